@@ -84,7 +84,8 @@ slipway audit verify audit.log --has 4be1c0…    # nor cut off: this line, whic
 _RIGHTS = """
 ## Rights
 To read: `get` and `list` of `modeldeployments`, and `list` of `pods`, `events` (without these `status` names what it
-omits) and `controllerrevisions` (for `history` and `undo`); `analyze` also needs `get` of `analysistemplates`. To
+omits) and `controllerrevisions` (for `history` and `undo`); `analyze` and
+the analyses of `status` also need `get` of `analysisruns`, `analyze` of `analysistemplates` too. To
 change a rollout: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` include all of that after the
 chart has added ModelDeployments to them. `status` reads the operator's Lease (`status.lease`); the chart lets
 everybody `get` it. `explain` also needs `get` of `pods` and `create` of `pods/exec` in the operator's namespace.

@@ -1,7 +1,7 @@
 """Writes what is derived: the CRDs of the API types, the list of their fields, reference pages. `--check` compares."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 
 from slipway_operator.api import crd
 from slipway_operator.api.pools.model_pool import ModelPool
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.tenant import Tenant
@@ -25,6 +26,7 @@ from slipway_operator.planning.conditions.table import TABLE
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
+RUN_CRD = CRD.with_name("analysisruns.yaml")
 TENANT_CRD = CRD.with_name("tenants.yaml")
 POOL_CRD = CRD.with_name("modelpools.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
@@ -48,6 +50,14 @@ _TEMPLATE_HEADER = """
 
 Generated from the API types, as `crds/` is. `llm-default`, `llm-release` and `llm-shadow-drift` are there without an
 object; one of that name in a namespace takes its place. [The judge](judge.md) explains what the numbers mean.
+"""
+
+_RUN_HEADER = """
+# AnalysisRun reference
+
+Generated from the API types, as `crds/` is. The operator alone writes AnalysisRuns
+([analyses](judge.md#looking-again)). Argo Rollouts has a kind of the same name: use `analysisruns.slipway.dev` in
+scripts, or `sar` at the prompt.
 """
 
 _TENANT_HEADER = """
@@ -83,6 +93,7 @@ def outputs() -> dict[Path, str]:
     deployment, template = crd.manifest(ModelDeployment), crd.manifest(AnalysisTemplate)
     others = other_reference(template, _TEMPLATE_HEADER) + other_reference(crd.manifest(Tenant), _TENANT_HEADER)
     others += other_reference(crd.manifest(ModelPool), _POOL_HEADER)
+    others += other_reference(crd.manifest(AnalysisRun), _RUN_HEADER, parts=("spec", "status"))
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
         ROOT / "docs" / "crd.md": reference(deployment) + others,
@@ -100,6 +111,8 @@ def outputs() -> dict[Path, str]:
         CHART_CRDS / CRD.name: crd.text(ModelDeployment),
         TEMPLATE_CRD: crd.text(AnalysisTemplate),
         CHART_CRDS / TEMPLATE_CRD.name: crd.text(AnalysisTemplate),
+        RUN_CRD: crd.text(AnalysisRun),
+        CHART_CRDS / RUN_CRD.name: crd.text(AnalysisRun),
         POOL_CRD: crd.text(ModelPool),
         CHART_CRDS / POOL_CRD.name: crd.text(ModelPool),
         TENANT_CRD: crd.text(Tenant),
@@ -142,13 +155,13 @@ BAD_WHEN_TRUE = frozenset(
 '''
 
 
-def other_reference(manifest: Node, header: str) -> str:
+def other_reference(manifest: Node, header: str, parts: Sequence[str] = ("spec",)) -> str:
     """The CRD of another kind as a part of the same page."""
     version = manifest["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
     lines = [*_identity(manifest, version), *_columns(version, manifest["spec"]["names"]["shortNames"][0])]
     ruled = ["\n## Rules about the whole object\n", *_rules(schema)] if "x-kubernetes-validations" in schema else []
-    text = "\n".join([*lines, *ruled, *_part(schema, "spec")]).rstrip() + "\n"
+    text = "\n".join([*lines, *ruled, *(line for part in parts for line in _part(schema, part))]).rstrip() + "\n"
     return header + "\n" + text.replace("\n## ", "\n### ")
 
 

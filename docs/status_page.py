@@ -25,8 +25,8 @@ Every phase, condition, reason and Event, with its meaning:
 ```
 kubectl describe mdep NAME
 ```
-In an analysis it prints for example this, with `…` for what is left out here. Numbers that only programs read are
-packed ([analyses](judge.md#looking-again)), and no defaults are printed that a manifest does not have.
+In an analysis it prints for example this, with `…` for what is left out here. Numbers of an analysis are in
+its AnalysisRun ([analyses](judge.md#analysisruns)), and no defaults are printed that a manifest does not have.
 ```
 {describe}```
 [The CRD reference](crd.md) has the fields of the status, [rollouts](rollouts.md) the transitions between states.

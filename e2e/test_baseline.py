@@ -6,7 +6,6 @@ import pytest
 
 from e2e import faults
 from e2e.test_healthy_twenty import QUICK, THRESHOLD_STREAMS
-from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Flow, Shape
@@ -35,7 +34,7 @@ def test_a_canary_is_compared_with_a_fresh_pod_of_stable(
     assert backends == {tested: WEIGHT, stable: 100 - 2 * WEIGHT, baseline: WEIGHT}
     roles = {item["revision"]: (item["role"], item["ready"]) for item in analyzed["revisions"]}
     assert roles == {tested: ("canary", 1), stable: ("stable", 1), baseline: ("baseline", 1)}
-    run = expanded(chat.until("it counts", counts, START_S))[0]["rollout"]["analysis"]
+    run = chat.analysis(chat.until("it counts", lambda status: counts(chat, status), START_S))
     assert {epoch["w"] for item in run["counts"] for epoch in item["epochs"]} == {50}
 
     chat.until("it is promoted", lambda status: is_promoted(status, stable), PROMOTED_S)
@@ -47,9 +46,9 @@ def test_a_canary_is_compared_with_a_fresh_pod_of_stable(
     until(lambda: not chat.objects().keys() & left, "what the baseline had is gone", 60)
 
 
-def counts(status: Json) -> bool:
+def counts(chat: Deployment, status: Json) -> bool:
     """Some were counted, and no verdict is there yet that would forget them."""
-    return bool(((expanded(status)[0].get("rollout") or {}).get("analysis") or {}).get("counts"))
+    return bool(chat.analysis(status).get("counts"))
 
 
 def is_promoted(status: Json, stable: str) -> bool:

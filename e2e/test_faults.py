@@ -16,7 +16,6 @@ import pytest
 from e2e import faults, weights
 from e2e.faults import FAULTS, Fault, Row
 from slipway_cli.views import evidence
-from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Ended, Flow, Shape
@@ -99,14 +98,15 @@ def test_bad_version_is_rolled_back_by_itself(
     chat.edit(**fault.change())
     rejected, rejected_at = await_rejection(fault, chat, stable, fault.message, REJECTED_S)
 
+    run = chat.analysis(rejected)
     for name in fault.shows:
-        assert is_worse(metric(rejected, name)), f"{name} does not show it: {metric(rejected, name)}"
+        assert is_worse(metric(run, name)), f"{name} does not show it: {metric(run, name)}"
     judged_again(chat, fault)
     seen = serves_on(running, stable)
     assert pods <= chat.pod_uids(), "the stable pods were touched"
     others = [item for item in seen if item.trouble and item.revision in (stable, "")]
     assert not others, f"requests failed that the bad version had nothing to do with: {others[:5]}"
-    rows(row(fault, rejected, rejected_at, seen))
+    rows(row(fault, rejected, run, rejected_at, seen))
 
 
 @pytest.mark.extended
@@ -124,7 +124,7 @@ def test_copies_reject_a_bad_version_before_a_client_is_served_by_it(
     assert pods <= chat.pod_uids(), "the stable pods were touched"
     assert not [item for item in seen if item.trouble], [item for item in seen if item.trouble][:5]
     assert {item.revision for item in seen} == {stable}, "clients were served by the bad version"
-    rows(row_by_copies(fault, rejected, rejected_at))
+    rows(row_by_copies(fault, rejected, chat.analysis(rejected), rejected_at))
 
 
 def begin(
@@ -156,9 +156,9 @@ def is_rejected(status: Json, stable: str) -> bool:
     return state_of(status) in ("Aborting", "Aborted")
 
 
-def metric(rejected: Json, name: str) -> Json:
+def metric(run: Json, name: str) -> Json:
     """The verdict on one metric; empty where none was given."""
-    verdict = (expanded(rejected)[0]["rollout"].get("analysis") or {}).get("verdict") or {}
+    verdict = run.get("verdict") or {}
     return next((dict(item) for item in verdict.get("metrics", ()) if item["name"] == name), {})
 
 
@@ -196,10 +196,10 @@ def serves_on(running: Flow, stable: str) -> list[Ended]:
     return seen
 
 
-def row(fault: Fault, rejected: Json, rejected_at: float, seen: list[Ended]) -> Row:
+def row(fault: Fault, rejected: Json, run: Json, rejected_at: float, seen: list[Ended]) -> Row:
     """What it took to find it, by the clock of the clients, by the gateways' counts."""
     bad = [item for item in seen if item.revision == rejected["rollout"]["revision"] and item.at <= rejected_at]
-    verdict = (expanded(rejected)[0]["rollout"].get("analysis") or {}).get("verdict") or {}
+    verdict = run.get("verdict") or {}
     return Row(
         fault=fault.name,
         judged=faults.CLIENTS,
@@ -208,14 +208,13 @@ def row(fault: Fault, rejected: Json, rejected_at: float, seen: list[Ended]) -> 
         seconds=rejected_at - min(item.at for item in bad) if bad else None,
         requests=len(bad),
         copies=0,
-        harmed=metric(rejected, verdict.get("metric", "")).get("canaryBad", 0),
+        harmed=metric(run, verdict.get("metric", "")).get("canaryBad", 0),
         failed=sum(1 for item in seen if item.trouble),
     )
 
 
-def row_by_copies(fault: Fault, rejected: Json, rejected_at: float) -> Row:
+def row_by_copies(fault: Fault, rejected: Json, run: Json, rejected_at: float) -> Row:
     """The same where no client was served by it: seconds are from the beginning of the analysis."""
-    run = expanded(rejected)[0]["rollout"].get("analysis") or {}
     began = run.get("startedAt")
     return Row(
         fault=fault.name,

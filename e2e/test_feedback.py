@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from e2e import weights
-from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, canary, state_of
 from testkit.cluster.installation import Installation
 from testkit.irises import GOOD, POOR, classifier, irises
@@ -106,10 +105,10 @@ def test_feedback_decides_about_a_classifier_on_a_cluster(
     chat.until_stable("v1")
     labels = labelled(chat)
     chat.edit(model=spec_of(folder, "v2"))
-    chat.until("it is judged", lambda status: bool(verdict_of(status)), START_S)
+    chat.until("it is judged", lambda status: bool(verdict_of(chat, status)), START_S)
     decided = chat.until(f"it is {state}", lambda status: state_of(status) == state, VERDICT_S)
     labels.stop()
-    verdict = verdict_of(decided)
+    verdict = verdict_of(chat, decided)
     print(f"{folder}: {verdict['message']}; {dict(labels.results)}")
     assert verdict["outcome"] == ("Pass" if state == "Paused" else "Fail"), verdict["message"]
     assert state == "Paused" or verdict["metric"] == "wrong"
@@ -117,6 +116,6 @@ def test_feedback_decides_about_a_classifier_on_a_cluster(
     chat.until_events("AnalysisRunSuccessful" if state == "Paused" else "AnalysisRunFailed")
 
 
-def verdict_of(status: Json) -> Json:
-    """The last verdict of the judge on the present step, with the numbers that are packed in a status."""
-    return dict(((expanded(status)[0].get("rollout") or {}).get("analysis") or {}).get("verdict") or {})
+def verdict_of(chat: Deployment, status: Json) -> Json:
+    """The last verdict of the judge on the present step, with its numbers."""
+    return dict(chat.analysis(status).get("verdict") or {})

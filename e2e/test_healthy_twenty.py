@@ -15,7 +15,6 @@ from statistics import median, quantiles
 import pytest
 
 from e2e import faults
-from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Ended, Flow, Shape
@@ -135,7 +134,7 @@ def released(chat: Deployment, version: str) -> Release:
     def note(status: Json) -> None:
         rollout = status.get("rollout") or {}
         if not rollout.get("stepIndex") and (verdict := (rollout.get("analysis") or {}).get("verdict")):
-            evidence = expanded(status)[0]["rollout"]["analysis"]["verdict"]["evidence"]
+            evidence = chat.analysis(status)["verdict"]["evidence"]
             pairs[:] = [verdict | {"evidence": evidence, "at": rollout.get("shadowAtMost")}]
         elif rollout.get("stepIndex") == 1 and pairs:
             pairs[0]["at"] = rollout.get("shadowAtMost")

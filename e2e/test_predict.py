@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from e2e import weights
-from slipway_operator.model.deployment.compact import expanded
 from testkit import ROOT
 from testkit.cluster.deployment import START_S, Deployment, canary, state_of, weights_of
 from testkit.cluster.installation import Installation
@@ -217,7 +216,7 @@ def test_a_canary_that_predicts_something_else_is_rejected_before_a_client_has_a
         assert time.monotonic() < limit_s, iris.status
         time.sleep(0.05)
     rejected = iris.until_state("Aborted")
-    verdict = expanded(rejected)[0]["rollout"]["analysis"]["verdict"]
+    verdict = iris.analysis(rejected)["verdict"]
     print(f"{count} requests: {verdict['message']}")
     assert (verdict["outcome"], verdict["metric"]) == ("Fail", "labels")
     assert versions == {"v1"} and weights_of(rejected) == {"v1": 100}

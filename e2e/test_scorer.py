@@ -7,7 +7,6 @@ import pytest
 
 from e2e import faults
 from e2e.weights import hardened
-from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Flow, Shape
@@ -110,7 +109,7 @@ def test_what_a_scorer_rates_lower_is_rejected(
     decided = chat.until("there is a verdict", is_over, START_S + VERDICT_S)
     seen = running.stop()
     assert not [item for item in seen if item.trouble] and {item.revision for item in seen} == {stable}
-    verdict = expanded(decided)[0]["rollout"]["analysis"]["verdict"]
+    verdict = chat.analysis(decided)["verdict"]
     print(f"{change}: {verdict['outcome']}, {verdict['message']}")
     scores, quality = verdict["scores"], verdict["quality"]
     calls = [json.loads(line) for line in slipway.kube.kubectl("logs", scorer, "--namespace", namespace).splitlines()]

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, canary, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Flow, Shape
@@ -43,7 +42,7 @@ def test_mirrored_requests_measure_drift_and_are_no_requests_of_clients(
     decided = chat.until("there is a verdict", lambda status: is_over(status), VERDICT_S)
     seen = running.stop()
     assert not [item for item in seen if item.trouble] and {item.revision for item in seen} == {stable}
-    verdict = expanded(decided)[0]["rollout"]["analysis"]["verdict"]
+    verdict = chat.analysis(decided)["verdict"]
     print(f"{engine}: {verdict['outcome']}, {verdict['message']}")
     if drifts:
         settled = chat.until_state("Aborted")

@@ -12,6 +12,7 @@ from testkit.load.closed import Load
 from testkit.until import until
 
 CRDS = (
+    "analysisruns.slipway.dev",
     "analysistemplates.slipway.dev",
     "modeldeployments.slipway.dev",
     "modelpools.slipway.dev",

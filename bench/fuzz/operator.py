@@ -1,7 +1,6 @@
 """What the operator does with drawn ModelDeployments, AnalysisTemplates and statuses: it plans, and raises nothing."""
 
 import json
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -11,17 +10,13 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from slipway_contracts.api.markers import packed_of
 from slipway_contracts.api.times import format_time
 from slipway_gateway.routing.table import Route, parse_route
-from slipway_operator.api.schema import packed_properties
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.kube.reading import observe
 from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import spec, status
-from slipway_operator.model.deployment.compact import ANALYSES, packed_run, unpacked_run
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import explain, plan
 
@@ -33,7 +28,6 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = PlanSettings(server_image="slipway-server:1", endpoint="http://gateway.example/v1")
 NAME, NAMESPACE = "chat", "team"
-PACKED = packed_of(AnalysisRun)
 SOUND: Json = {
     "model": {"uri": "hf://org/model"},
     "strategy": {
@@ -81,14 +75,8 @@ TEMPLATES: tuple[Json, ...] = (
 
 @cache
 def crd(plural: str) -> Crd:
-    """Of `modeldeployments` or `analysistemplates`; with the fields that a status packs into one text."""
-    document = yaml.load((CRDS / f"{plural}.yaml").read_text(), yaml.CSafeLoader)
-    if plural == "modeldeployments":
-        schema = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-        for name in ANALYSES:
-            run = schema["status"]["properties"]["rollout"]["properties"][name]
-            run["properties"] |= packed_properties(AnalysisRun)
-    return Crd(document)
+    """Of `modeldeployments`, `analysistemplates` or `analysisruns`."""
+    return Crd(yaml.load((CRDS / f"{plural}.yaml").read_text(), yaml.CSafeLoader))
 
 
 def deployment(spec_drawn: Json, status_drawn: Json | None = None, generation: int = 1) -> Json:
@@ -114,27 +102,11 @@ def check_spec(drawn: Drawn, tally: Tally) -> None:
 def check_status(drawn: Drawn, tally: Tally) -> None:
     """A status of another writer, over a deployment that is new and over one in a rollout."""
     tally.fields.update(drawn.fields)
-    written = packed(drawn.value)
+    written = drawn.value
     for observed in (Observed(), history()[-1][0]):
         after = _planned(deployment(CHANGED, written, generation=2), observed)
         tally.ended(after.status.phase)
         _planned(deployment(CHANGED, status.render(after.status), generation=2), observed)
-
-
-def packed(drawn: Json) -> Json:
-    """The status with its analyses packed, as the operator writes it; a text that was drawn in its place stays."""
-    try:
-        return _each_run(drawn, lambda run: run if PACKED.field in run else packed_run(run))
-    except UnicodeEncodeError:  # a lone surrogate: neither JSON nor a packed text has one
-        return drawn
-
-
-def _each_run(written: Json, change: Callable[[Json], Json]) -> Json:
-    rollout = written.get("rollout")
-    if not isinstance(rollout, dict):
-        return written
-    runs = {name: change(run) for name in ANALYSES if isinstance(run := rollout.get(name), dict)}
-    return written | {"rollout": rollout | runs}
 
 
 def check_template(drawn: Drawn, tally: Tally) -> None:
@@ -191,7 +163,7 @@ def specs() -> st.SearchStrategy[Drawn]:
 
 @cache
 def statuses() -> st.SearchStrategy[Drawn]:
-    bases = (_each_run(written, unpacked_run) for _, written in history())
+    bases = (written for _, written in history())
     return crd("modeldeployments").drawn("status", ({}, *bases), words())
 
 

@@ -88,9 +88,9 @@ def evidence(traffic: Traffic, index: int, sums: Sums) -> Floats:
     for epoch, (_, begin_s, end_s) in enumerate(traffic.epochs):
         span = slice(begin_s // traffic.plan.bin_s, end_s // traffic.plan.bin_s)
         # An epoch that has not begun is not in the status either.
-        kc, ks = (counts[: epoch + 1, :, span] for counts in sums)
-        changed = _changed(kc[epoch] + ks[epoch])
-        values = _log_evidence(index, traffic.weights[: epoch + 1], kc[:, changed], ks[:, changed])
+        canary_bad, stable_bad = (counts[: epoch + 1, :, span] for counts in sums)
+        changed = _changed(canary_bad[epoch] + stable_bad[epoch])
+        values = _log_evidence(index, traffic.weights[: epoch + 1], canary_bad[:, changed], stable_bad[:, changed])
         found[:, span] = values[np.cumsum(changed.ravel()) - 1].reshape(changed.shape)
     return found
 
@@ -102,11 +102,11 @@ def _changed(counts: Ints) -> Flags:
     return changed
 
 
-def _log_evidence(index: int, weights: Floats, kc: Ints, ks: Ints) -> Floats:
+def _log_evidence(index: int, weights: Floats, canary_bad: Ints, stable_bad: Ints) -> Floats:
     """ln E at these counts, (epochs, points) to (points,)."""
     # As floats they need no conversion for each alternative; below 2^53 the bits are the same.
-    canary, stable = kc.astype(np.float64), ks.astype(np.float64)
-    parts = [slice(begin, begin + POINTS) for begin in range(0, kc.shape[1], POINTS)]
+    canary, stable = canary_bad.astype(np.float64), stable_bad.astype(np.float64)
+    parts = [slice(begin, begin + POINTS) for begin in range(0, canary_bad.shape[1], POINTS)]
     found = [
         judging.log_evidence(SPEC.metrics[index], _tally(weights, canary[:, part], stable[:, part])) for part in parts
     ]
@@ -117,9 +117,11 @@ def _tally(
     weights: Floats, bad_canary: npt.ArrayLike, bad_stable: npt.ArrayLike, units: Sums | None = None
 ) -> judging.Tally:
     """Counts (epochs, ...) as the judge wants them, (..., epochs); bad ones stand in for units where none are given."""
-    kc, ks = (np.moveaxis(np.asarray(item), 0, -1) for item in (bad_canary, bad_stable))
-    nc, ns = (kc, ks) if units is None else (np.moveaxis(item, 0, -1) for item in units)
-    return judging.Tally(weights, nc, ns, kc, ks)
+    canary_bad, stable_bad = (np.moveaxis(np.asarray(item), 0, -1) for item in (bad_canary, bad_stable))
+    canary_units, stable_units = (
+        (canary_bad, stable_bad) if units is None else (np.moveaxis(item, 0, -1) for item in units)
+    )
+    return judging.Tally(weights, canary_units, stable_units, canary_bad, stable_bad)
 
 
 def _units(traffic: Traffic) -> Sums:
@@ -179,9 +181,11 @@ def _resumed(traffic: Traffic, index: int, at: Ints) -> Sums:
 def _through_json(traffic: Traffic, metric: str, canary: Ints, stable: Ints) -> Sums:
     """Counts, (epochs, runs), written to a status and read again."""
     kept: list[Counts] = []
-    for kc, ks in zip(canary.T.tolist(), stable.T.tolist(), strict=True):
-        sides = zip(traffic.epochs, kc, ks, strict=True)
+    for canary_bad, stable_bad in zip(canary.T.tolist(), stable.T.tolist(), strict=True):
+        sides = zip(traffic.epochs, canary_bad, stable_bad, strict=True)
         counts = Counts(metric, tuple(Epoch(weight, a, b, a, b) for (weight, _, _), a, b in sides))
         kept.append(read(strict(Counts), encoded(to_json(counts))))
-    found = np.array([[(epoch.kc, epoch.ks) for epoch in counts.epochs] for counts in kept], dtype=np.int64)
+    found = np.array(
+        [[(epoch.canary_bad, epoch.stable_bad) for epoch in counts.epochs] for counts in kept], dtype=np.int64
+    )
     return found[..., 0].T, found[..., 1].T

@@ -27,6 +27,7 @@ from slipway_operator.kube.writing.names import Names, NameTerms
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.kube.writing.prefetches import Prefetches
+from slipway_operator.kube.writing.run_history import RunHistory
 from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
@@ -75,6 +76,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
     components = (
         _pools(process),
         Pins(client),
+        RunHistory(client),
         NetworkPolicies(client, settings.network_policy) if settings.network_policy else None,
         DisruptionBudgets(client),
         process.keys,

@@ -20,6 +20,7 @@ from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.reading.observe import Observer
 from slipway_operator.kube.resources import MODEL_POOLS, STATEFUL_SETS
+from slipway_operator.kube.writing.analysis_runs import AnalysisRuns
 from slipway_operator.manifests.pools import stateful_set
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
@@ -70,6 +71,7 @@ async def from_cluster(
     obj["metadata"].pop("managedFields", None)
     children = await ObjectCache().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
     observed = await Observer(client, gateways).observe(obj, parse(obj), children)
+    observed = replace(observed, analysis_runs=await AnalysisRuns(client).read(obj))
     if not serving.has_members(observed):
         return _explained(obj, observed, settings, now)
     namespace, stable = obj["metadata"]["namespace"], (obj.get("status") or {}).get("stableRevision")

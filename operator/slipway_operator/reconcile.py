@@ -15,11 +15,13 @@ from slipway_operator.kube.reading.objects import ObjectReader
 from slipway_operator.kube.reading.observe import Observer
 from slipway_operator.kube.writing import apply, events
 from slipway_operator.kube.writing.adoption import adopt
+from slipway_operator.kube.writing.analysis_runs import AnalysisRuns, RunRefused
 from slipway_operator.kube.writing.written import WrittenStatuses
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import status
 from slipway_operator.model.deployment.spec import parse
+from slipway_operator.planning.analysis.continuing import identified, uids_of
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.facts import restore
 from slipway_operator.planning.plan import plan
@@ -55,7 +57,7 @@ class Reconciler:
         self._metrics, self._clock = metrics, clock
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._conflicts: dict[ObjectKey, int] = {}  # in a row
-        self._written = WrittenStatuses()
+        self._written, self._runs = WrittenStatuses(), AnalysisRuns(client)
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
 
     async def __call__(self, key: ObjectKey, failures: int) -> float | None:
@@ -108,7 +110,8 @@ class Reconciler:
         self._objects.trust(key)
         logs.add(revision=planned.status.current_revision)
         try:
-            planned = await self._autoscale(deployment, former, observed, planned, now)
+            observed, planned = await self._autoscale(deployment, former, observed, planned, now)
+            observed, planned = await self._write_runs(deployment, former, observed, planned, now)
             edited = self._written.edited(key, obj, former)
             planned = replace(planned, events=(*edited, *restore.unread(unread), *planned.events))
             self._written.writes(key, obj, former, planned.status)
@@ -123,6 +126,8 @@ class Reconciler:
             if failures + 1 >= REPORTED_FROM_FAILURE:
                 refused = replace(observed, refusal=error.message)
                 shown = plan(obj, deployment.spec, former, refused, self._settings, now)
+                rollout = identified(shown.status.rollout, uids_of(planned.status.rollout))
+                shown = replace(shown, status=replace(shown.status, rollout=rollout))
                 self._written.writes(key, obj, former, shown.status)
                 await self._report(deployment, refused, shown, error.message, now)
             raise
@@ -139,19 +144,32 @@ class Reconciler:
         if await adopt(self._client, obj, children, self._clock()):
             children = await self._objects.read_children(key)
         observed = await self._observer.observe(obj, deployment.spec, children)
+        observed = replace(observed, analysis_runs=await self._runs.read(obj))
         for component in self._components:
             observed = component.observe(deployment, observed)
         return observed
 
     async def _autoscale(
         self, deployment: ReconciledDeployment, former: Status, observed: Observed, planned: Plan, now: datetime
-    ) -> Plan:
+    ) -> tuple[Observed, Plan]:
         """Apply the plan's autoscaler. When the API server refuses it, return a plan whose status reports that."""
         refusal = await apply.autoscale(self._client, planned.autoscaler) if planned.autoscaler else ""
         if not refusal:
-            return planned
+            return observed, planned
         refused = replace(observed, autoscaler_refusal=refusal)
-        return plan(deployment.obj, deployment.spec, former, refused, self._settings, now)
+        return refused, plan(deployment.obj, deployment.spec, former, refused, self._settings, now)
+
+    async def _write_runs(
+        self, deployment: ReconciledDeployment, former: Status, observed: Observed, planned: Plan, now: datetime
+    ) -> tuple[Observed, Plan]:
+        """Write the plan's AnalysisRuns; returns the plan with their UIDs. When they are refused, analyses wait."""
+        try:
+            uids = await self._runs.write(deployment.obj, planned.runs)
+        except RunRefused as error:
+            refused = replace(observed, run_refusal=str(error))
+            return refused, plan(deployment.obj, deployment.spec, former, refused, self._settings, now)
+        rollout = identified(planned.status.rollout, uids)
+        return observed, replace(planned, status=replace(planned.status, rollout=rollout))
 
     async def _execute(self, deployment: ReconciledDeployment, planned: Plan, now: datetime) -> bool:
         """Execute the plan, after what pods need is written; returns False when only an Event could not be posted."""
@@ -174,6 +192,7 @@ class Reconciler:
     def _forget(self, key: ObjectKey) -> None:
         list(each(self._components, lambda component: component.forget(key)))
         self._written.forget(key)
+        self._runs.forget(key)
         self._reported.pop(key, None)
         self._leaving.pop(key, None)
         self._objects.trust(key)

@@ -34,6 +34,13 @@ class Deployment:
         """What the gateways call it."""
         return f"{self.namespace}/{self.name}"
 
+    def analysis(self, status: Json, field: str = "analysis") -> Json:
+        """The status of the AnalysisRun that a status of the deployment names; empty without one."""
+        name = ((status.get("rollout") or {}).get(field) or {}).get("run")
+        path = f"apis/slipway.dev/v1alpha1/namespaces/{self.namespace}/analysisruns/{name}"
+        found = self.kube.api.find(path) if name else None
+        return dict(found["status"]) if found else {}
+
     # --- what a user does ---------------------------------------------------------------------------------------------
 
     def create(self, version: str = "v1", **spec: Any) -> None:

@@ -10,8 +10,8 @@ import aiohttp
 
 from devcluster.ports import reserve_port
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import ApiError
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS
+from slipway_operator.kube.errors import ApiError, NotFound
+from slipway_operator.kube.resources import ANALYSIS_RUNS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from testkit.until import until_async
 from testkit.world.addresses import own_address
 from testkit.world.forked import ForkedProgram
@@ -112,12 +112,22 @@ class Cluster:
 
         async def status() -> Object:
             assert self.operator.runs(), self.operator.log()
-            return (await self.chat()).get("status") or {}
+            return await self.with_runs((await self.chat()).get("status") or {})
 
         def shown(seen: Object) -> str:
             return f"{seen}\n{self.operator.log()}\n{self.gateway.log()}"
 
         return await until_async(status, what, holds=lambda seen: seen and condition(seen), shown=shown)
+
+    async def with_runs(self, status: Object) -> Object:
+        """The status, with what the AnalysisRuns that it names have in their place."""
+        rollout = dict(status.get("rollout") or {})
+        for field in ("analysis", "background"):
+            if name := (rollout.get(field) or {}).get("run"):
+                with contextlib.suppress(NotFound):
+                    run = await self.client.get(ANALYSIS_RUNS, self.namespace, name)
+                    rollout[field] = {**rollout[field], **run["status"]}
+        return {**status, "rollout": rollout} if rollout else status
 
     async def admin(self, path: str) -> tuple[int, str]:
         """Status and text of an admin page of the operator; 0 without a response."""

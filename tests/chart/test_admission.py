@@ -35,6 +35,7 @@ READ, WRITE = ("get", "list", "watch"), ("create", "update", "patch", "delete", 
 GROUPS = {
     "modeldeployments": "slipway.dev",
     "analysistemplates": "slipway.dev",
+    "analysisruns": "slipway.dev",
     "tenants": "slipway.dev",
     "modelpools": "slipway.dev",
     "replicasets": "apps",
@@ -58,6 +59,7 @@ GROUPS = {
 OPERATOR = {
     "modeldeployments": READ,
     "analysistemplates": ("get",),
+    "analysisruns": ("get", "list", "create", "update", "delete"),
     "modeldeployments/status": ("update",),
     "modeldeployments/finalizers": ("update",),
     "modelpools": ("list",),

@@ -8,11 +8,13 @@ from slipway_cli.objects.deployment import read_deployment
 from slipway_cli.rollouts.intents import Change, promote
 from slipway_cli.views import status
 from slipway_cli.views.steps import describe_steps
-from slipway_operator.api.packing import pack
 from tests.cli.objects import in_flight
-from tests.cli.test_view import NOW, drawn, look
+from tests.cli.test_view import NOW, drawn
 
-ROW = "ttft Undecided: 20 of 412 bad (4.85%), stable 62 of 1236 (5.02%); evidence 0.06 of 100; needs 600"
+NUMBERS = {"evidence": "1", "threshold": "100", "canarySamples": 0, "stableSamples": 0, "canaryBad": 0, "stableBad": 0}
+TTFT = {"name": "ttft", "finding": "Undecided", "evidence": "0.06", "threshold": "100", "needed": 600}
+TTFT |= {"canarySamples": 412, "stableSamples": 1236, "canaryBad": 20, "stableBad": 62}
+TTFT |= {"canaryRate": "4.85%", "stableRate": "5.02%"}
 VERDICT = {
     "outcome": "Inconclusive",
     "reason": "Undecided",
@@ -20,14 +22,23 @@ VERDICT = {
     "evidence": "0.19",
     "threshold": "100",
     "secondsLeft": 188,
-    "metrics": [1, "forged", ROW, "itl NoData: 0 of 0 bad, stable 0 of 0; evidence 1 of 100"],
+    "metrics": [1, "forged", TTFT, {"name": "itl", "finding": "NoData", **NUMBERS}],
 }
 
 
-def analyzing(**run: Any) -> dict[str, Any]:
+REFERENCE = ("verdict",)  # of a run, and of what a status has of it
+
+
+def analyzing(field: str = "analysis", template: str = "llm-default", **run: Any) -> dict[str, Any]:
+    """A ModelDeployment, with its AnalysisRuns in `runs`."""
     obj = in_flight("Analyzing", "Progressing")
-    obj["status"]["rollout"]["analysis"] = {"template": "llm-default", **run}
-    return obj
+    named = {"template": template, "run": "chat-run", "uid": "u1"}
+    obj["status"]["rollout"][field] = named | {name: run[name] for name in REFERENCE if name in run}
+    return obj | {"runs": [{"metadata": {"name": "chat-run", "uid": "u1"}, "status": run}]}
+
+
+def look(obj: dict[str, Any]) -> status.View:
+    return status.build_view(obj, [], [], NOW, runs=obj["runs"])
 
 
 def test_a_verdict_is_shown_with_each_metric() -> None:
@@ -42,16 +53,14 @@ def test_a_verdict_is_shown_with_each_metric() -> None:
     ]
 
 
-def test_packed_numbers_of_a_verdict_are_shown_as_plain_ones() -> None:
-    plain = {name: VERDICT[name] for name in ("outcome", "reason", "message", "metrics")}
-    numbers = {name: item for name, item in VERDICT.items() if name not in plain}
-    packed = pack({"verdictNumbers": numbers, "counts": []})
-    assert drawn(look(analyzing(verdict=plain, counters=packed))) == drawn(look(analyzing(verdict=VERDICT)))
-    forged = pack({"verdictNumbers": {"outcome": "Pass", "secondsLeft": "soon", "pairs": 1}})
-    for other in ("forged", forged, pack({"verdictNumbers": 1})):
-        lines = drawn(look(analyzing(verdict=plain, counters=other)))
-        assert "│   ├── Inconclusive (Undecided): ttft: n=412, needs about 600 at this rate" in lines
-        assert "│   ├── evidence ? of ? that rejects" in lines
+def test_without_its_run_only_the_verdict_is_shown() -> None:
+    """It was deleted, or another object has its name, or holds anything."""
+    obj = analyzing(verdict=VERDICT)
+    foreign = [{"metadata": {"name": "chat-run", "uid": "other"}, "status": {"verdict": VERDICT}}]
+    for runs in ([], foreign, [{"metadata": {"name": "chat-run", "uid": "u1"}, "status": "forged"}]):
+        lines = drawn(look(obj | {"runs": runs}))
+        start = lines.index("├── analysis llm-default")
+        assert lines[start + 1].startswith("│   └── Inconclusive (Undecided): ttft: n=412")
 
 
 def test_pairs_are_shown_by_their_source_where_there_are_probes() -> None:
@@ -83,7 +92,7 @@ def test_forecasts_are_shown_only_while_an_operator_counts(outdated: str | None)
     """`about 102 min left` stayed for good after the operator was uninstalled."""
     obj = analyzing(verdict=VERDICT, readAt="2026-01-01T11:48:00Z" if outdated is None else "2026-01-01T11:59:59Z")
     obj["status"]["message"] = "analysis llm-default: Inconclusive, Undecided: n=412; about 102 min left; held"
-    lines = drawn(status.build_view(obj, [], [], NOW, outdated=outdated))
+    lines = drawn(status.build_view(obj, [], [], NOW, outdated=outdated, runs=obj["runs"]))
     assert not [line for line in lines if " left" in line]
     assert "analysis llm-default: Inconclusive, Undecided: n=412; held" in lines
     assert [line for line in lines if line.endswith(f"; last counted {'1s' if outdated else '12m'} ago")]
@@ -104,7 +113,7 @@ def test_metrics_with_a_provider_are_shown_with_their_last_value() -> None:
 
 def test_run_without_a_verdict_is_counting_and_a_background_run_is_marked() -> None:
     obj = analyzing()
-    obj["status"]["rollout"]["background"] = {"template": "mine", "verdict": VERDICT}
+    obj["status"]["rollout"] |= analyzing("background", "mine", verdict=VERDICT)["status"]["rollout"]
     titles = {item.title: item.lines[0] for item in look(obj).analyses}
     assert titles["analysis llm-default"] == "counting; no verdict yet"
     assert titles["analysis mine in the background"].startswith("Inconclusive (Undecided)")

@@ -14,7 +14,7 @@ from slipway_gateway.judging import samples as gateway_samples
 from slipway_gateway.judging.outcome import RequestOutcome
 from slipway_gateway.routing.table import Route
 from slipway_operator.api.v1alpha1 import analysis_run
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.analysis_run import RunStatus
 from slipway_operator.judging.verdict import judge
 from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples
@@ -72,16 +72,21 @@ def parsed(text: str) -> list:
 def test_counts_of_each_metric_come_from_the_counters_that_the_contract_names() -> None:
     spec = BUILT_IN["llm-default"].spec
     assert spec
-    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, parsed(answer(0)), PAIR)
+    run = counting.begin(RunStatus("r", "llm-default", "", NOW, NOW, warm=True), spec, parsed(answer(0)), PAIR)
     run = counting.add(run, spec, parsed(answer(0)), PAIR, comparable=True, seconds=5.0)
     chosen = [(item.metric, item.seconds) for item in run.thresholds if not item.metric.endswith("/gross")]
     assert chosen == [("ttft", 0.2)], "p95 of 95 + 20 + 5"
     run = counting.add(run, spec, parsed(answer(7)), PAIR, comparable=True, seconds=60.0)
     epochs = {item.metric: item.epochs[0] for item in run.counts}
-    assert (epochs["errors"].w, epochs["errors"].nc, epochs["errors"].kc, epochs["errors"].ns) == (10, 7, 7, 0)
-    assert (epochs["ttft"].nc, epochs["ttft"].kc) == (7, 7)
-    assert (run.assigned[0].w, run.assigned[0].nc, run.assigned[0].ns) == (10, 9, 0)
-    assert (epochs["empty"].nc, epochs["empty"].kc) == (7, 0)
+    assert (
+        epochs["errors"].weight,
+        epochs["errors"].canary_units,
+        epochs["errors"].canary_bad,
+        epochs["errors"].stable_units,
+    ) == (10, 7, 7, 0)
+    assert (epochs["ttft"].canary_units, epochs["ttft"].canary_bad) == (7, 7)
+    assert (run.assigned[0].weight, run.assigned[0].canary_units, run.assigned[0].stable_units) == (10, 9, 0)
+    assert (epochs["empty"].canary_units, epochs["empty"].canary_bad) == (7, 0)
     assert counting.add(run, spec, parsed(answer(7)), PAIR, comparable=True, seconds=60.0).counts == run.counts, (
         "nothing twice"
     )
@@ -99,7 +104,7 @@ def test_latency_limit_comes_from_requests_beside_the_canary_when_there_are_enou
         before = {**SIDE, "slow": {"ttft": {"b<4k,stream": [0, 500]}}}
         rush = {"generation": 18, "weights": {"bbb": 100}, "revisions": {"bbb": before}}
         route["samples"] = [rush, now]
-        run = AnalysisRun("r", "llm-default", "", NOW, NOW)
+        run = RunStatus("r", "llm-default", "", NOW, NOW)
         for warm, found in ((False, []), (True, [limit])):
             text = json.dumps(reported)
             run = counting.add(replace(run, warm=warm), spec, parsed(text), PAIR, comparable=False, seconds=5.0)
@@ -131,7 +136,7 @@ def test_counts_of_a_gateway_arrive_as_counted() -> None:
 
     for number in range(200):
         count("bbb", f"session:{number}", RequestOutcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
-    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, answers(), PAIR)
+    run = counting.begin(RunStatus("r", "llm-default", "", NOW, NOW, warm=True), spec, answers(), PAIR)
     run = counting.add(run, spec, answers(), PAIR, comparable=True, seconds=5.0)
     for _ in range(7):
         count("aaa", "session:slow", RequestOutcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
@@ -139,8 +144,12 @@ def test_counts_of_a_gateway_arrive_as_counted() -> None:
         count("aaa", "session:failed", RequestOutcome(("errors",)))
     run = counting.add(run, spec, answers(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
-    assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 2, 1), "sessions, not requests"
-    assert (counted["ttft"].nc, counted["ttft"].kc) == (1, 1), "a session is one, and one of those that are compared"
+    assert (counted["errors"].weight, counted["errors"].canary_units, counted["errors"].canary_bad) == (10, 2, 1), (
+        "sessions, not requests"
+    )
+    assert (counted["ttft"].canary_units, counted["ttft"].canary_bad) == (1, 1), (
+        "a session is one, and one of those that are compared"
+    )
 
 
 ERRORS_ONLY = AnalysisSpec(
@@ -166,7 +175,7 @@ def judged(
         attempt = epoch.begin(revision, key, at, stream=False, counts=counts)
         epoch.count(attempt, RequestOutcome(("errors",) if fails else ()))
 
-    run = counting.begin(AnalysisRun("r", "mine", "", NOW, NOW, warm=True), ERRORS_ONLY, answers(), PAIR)
+    run = counting.begin(RunStatus("r", "mine", "", NOW, NOW, warm=True), ERRORS_ONLY, answers(), PAIR)
     request("bbb", "session:first", fails=False)
     run = counting.add(run, ERRORS_ONLY, answers(), PAIR, comparable=True, seconds=1.0)
     for session in range(failing_sessions):
@@ -209,14 +218,17 @@ def test_counts_of_mirrored_pairs_arrive_as_counted() -> None:
     spec = BUILT_IN["llm-shadow-drift"].spec
     assert spec
     epoch.compared("aaa", gateway_samples.TEXT, 1, 0)
-    run = counting.begin(AnalysisRun("r", "llm-shadow-drift", "", NOW, NOW), spec, answers(), PAIR)
+    run = counting.begin(RunStatus("r", "llm-shadow-drift", "", NOW, NOW), spec, answers(), PAIR)
     for canary, second in ((1, 0), (1, 0), (0, 1), (0, 0), (1, None)):
         epoch.compared("aaa", gateway_samples.TEXT, canary, second)
     epoch.compared("aaa", gateway_samples.TOKENS, 5, 2)
     assert counting.has_requests(answers(), PAIR)
     run = counting.add(run, spec, answers(), PAIR, comparable=False, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
-    found = {name: (one.w, one.nc, one.ns, one.kc, one.ks) for name, one in counted.items()}
+    found = {
+        name: (one.weight, one.canary_units, one.stable_units, one.canary_bad, one.stable_bad)
+        for name, one in counted.items()
+    }
     assert found == {
         "drift": (50, 4, 4, 2, 1),
         "flips": (50, 1, 1, 1, 0),
@@ -247,7 +259,7 @@ def test_counts_of_pairs_arrive_as_counted() -> None:
     assert BUILT_IN["llm-release"].spec
     spec = BUILT_IN["llm-release"].spec.part(paired=True)
     counts = epoch.twins("aaa")
-    run = counting.begin(AnalysisRun("r", "llm-release", "", NOW, NOW), spec, answers(), PAIR)
+    run = counting.begin(RunStatus("r", "llm-release", "", NOW, NOW), spec, answers(), PAIR)
     assert not counting.has_requests(answers(), PAIR)
     pairs = (
         (leg(0.2, "errors"), leg(0.2)),
@@ -268,7 +280,10 @@ def test_counts_of_pairs_arrive_as_counted() -> None:
     assert counting.has_requests(answers(), PAIR)
     run = counting.add(run, spec, answers(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
-    found = {name: (one.w, one.nc, one.ns, one.kc, one.ks) for name, one in counted.items()}
+    found = {
+        name: (one.weight, one.canary_units, one.stable_units, one.canary_bad, one.stable_bad)
+        for name, one in counted.items()
+    }
     assert found == {
         "bad": (50, 6, 6, 1, 1),
         "truncated": (50, 6, 6, 1, 0),

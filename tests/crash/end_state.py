@@ -5,13 +5,12 @@ import json
 import re
 from typing import Any
 
-from slipway_operator.model.deployment.compact import expanded
-
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 # Posted after the action and stored nowhere else: a crash can lose one. Their contents are in the status.
 _BEST_EFFORT = frozenset(
     {"ScalingReplicaSet", "TrafficWeightUpdated", "DrainStarted", "DrainCompleted", "DrainTimedOut"}
     | {"StableUnavailable", "AbortBlocked", "PodRestarted", "NotServing"}
+    | {"AnalysisRunLost"}  # a kill between the writes of a run and of the status starts the analysis again
     | {"CreateFailed"}  # of the disturbance itself: the API server refused something three times in a row
 )
 # Counters of writes and reads: a disturbed history has more.
@@ -24,7 +23,7 @@ def end_state(obj: Object, children: dict[str, list[Object]], events: list[Objec
     """The status without times and counters, the children with their desired state, and the Events that were posted."""
     namespace = obj["metadata"]["namespace"]
     state = {
-        "status": _without_history(expanded(obj.get("status") or {})[0]),
+        "status": _without_history(_with_plain_decisions(obj.get("status") or {})),
         "children": {
             kind: sorted((_child(item, namespace) for item in items), key=lambda item: item["name"])
             for kind, items in children.items()
@@ -33,6 +32,13 @@ def end_state(obj: Object, children: dict[str, list[Object]], events: list[Objec
     }
     found: Object = json.loads(json.dumps(state).replace(namespace, "NAMESPACE"))
     return found
+
+
+def _with_plain_decisions(status: Object) -> Object:
+    """The status without the times of decisions, and without those that an analysis starts again."""
+    lines = (line.partition(" ")[2] for line in status.get("decisions", ()))
+    decisions = [line for line in lines if "AnalysisRun does not count" not in line]
+    return {**status, "decisions": decisions}
 
 
 def _without_history(value: Any) -> Any:

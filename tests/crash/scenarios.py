@@ -1,4 +1,4 @@
-"""What a user does in the three histories, each step once the status shows that the one before has worked."""
+"""What a user does in the histories, each step once the status shows that the one before has worked."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -9,6 +9,9 @@ Condition = Callable[[Status], bool]
 # One timed and one manual pause; former pods leave at once.
 STEPS = [{"setWeight": 50}, {"pause": {"duration": "1s"}}, {"setWeight": 100}, {"pause": {}}]
 STRATEGY = {"canary": {"steps": STEPS, "scaleDownDelaySeconds": 0, "abortScaleDownDelaySeconds": 0}}
+# Long enough for another beginning: a kill between the writes of a run and of the status starts the analysis again.
+JUDGED = {"analysis": {"templates": [{"templateName": "llm-default"}], "maxDuration": "40s"}}
+ANALYZED = {"canary": {**STRATEGY["canary"], "steps": [{"setWeight": 50}, JUDGED]}}
 
 
 class User(Protocol):
@@ -55,10 +58,21 @@ async def supersede(user: User) -> None:
     await user.sees("the promotion of the third", _settled(status["canaryRevision"]))
 
 
+async def analysis(user: User) -> None:
+    """An analysis without a request ends inconclusive, so that it waits for a promotion."""
+    await user.create({"model": model(1), "replicas": 2, "strategy": ANALYZED})
+    await user.sees("the first revision serves", lambda now: now.get("phase") == "Healthy")
+    await user.edit({"model": model(2)})
+    status = await user.sees("the analysis is over", lambda now: _state(now) == "Paused")
+    await user.edit({"rollout": {"promote": status["rollout"]["token"]}})
+    await user.sees("the promotion", _settled(status["canaryRevision"]))
+
+
 SCENARIOS: dict[str, Callable[[User], Awaitable[None]]] = {
     "rollout": rollout,
     "abort": abort,
     "supersede": supersede,
+    "analysis": analysis,
 }
 
 

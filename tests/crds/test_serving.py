@@ -1,30 +1,22 @@
 """What the API server makes of the CRD: defaults, subresources, columns, explain, names (real API server)."""
 
 import copy
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, ExtraBound, Outcome, RampRun, Reason, RunVerdict
 from slipway_operator.api.v1alpha1.hooks import Ended, HookOutcome, HookState, HookType
-from slipway_operator.api.v1alpha1.provider import AnalysisPhase, Measurement, MetricRun
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
-from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairScores, PairSources
-from slipway_operator.model.analysis.measure import MOST_KEPT
-from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.deployment.spec import parse as parse_spec
-from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.model.deployment.status import render
 from slipway_operator.planning.facts.revision import revision_hash
 from testkit import ROOT
 from testkit.cluster.api import Api
 from tests.crds.objects import dry_run, model_deployment, path
 from tests.crds.schema import walk
-from tests.support.model_cluster import healthy, model
 from tests.support.tools import kubectl
 
 pytestmark = pytest.mark.integration
@@ -111,44 +103,6 @@ def test_status_is_written_by_its_subresource_only(api: Api, namespace: str) -> 
     assert written.body["spec"]["replicas"] == 1
 
 
-def test_schema_keeps_all_of_analyses_in_the_status(api: Api, namespace: str) -> None:
-    """The API server drops a field without a schema silently, and a restarted operator lacks it."""
-    world = healthy(
-        replicas=4, steps=[{"setWeight": 25}, {"analysis": {"templates": [{"templateName": "llm-default"}]}}]
-    )
-    world.spec["strategy"]["canary"]["analysis"] = {"templates": [{"templateName": "llm-default"}]}
-    world.rate, world.inflight = 10, {}
-    world.run(30)
-    world.edit(model=model("v2"))
-    world.run_until("Analyzing")
-    world.run(125)  # the warm-up is over: latency thresholds are fixed
-    world.restarts = {"file:///models/v2": 2}
-    world.run(20)
-    world.gateways[0].reachable = False
-    world.run(20)
-    rendered = json.loads(json.dumps(world.status))
-    runs = expanded(rendered)[0]["rollout"]
-    filled = {field for run in ("analysis", "background") for field in runs[run]}
-    assert filled >= {
-        "thresholds",
-        "timed",
-        "clocks",
-        "counts",
-        "seen",
-        "load",
-        "restarts",
-        "symptoms",
-        "verdict",
-        "decisions",
-        "missingSince",
-    }
-    made = api.post(path(namespace), model_deployment()).body
-    written = api.put(path(namespace, "chat", "status"), {**made, "status": rendered}, fieldValidation="Strict")
-    assert written.ok, written.message
-    assert written.body["status"] == rendered
-    assert parse_status(written.body["status"]) == world.parsed()
-
-
 def test_schema_keeps_all_of_hooks_in_the_status(api: Api, namespace: str) -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     state = HookState("a", HookType.ROLLOUT, "step 1, weight 5", "k", HookOutcome.PASSED, now, 2, now, "200 OK")
@@ -158,23 +112,6 @@ def test_schema_keeps_all_of_hooks_in_the_status(api: Api, namespace: str) -> No
     answer = api.put(path(namespace, "chat", "status"), {**made, "status": status}, fieldValidation="Strict")
     assert answer.ok, answer.message
     assert answer.body["status"] == status
-
-
-def test_schema_keeps_all_of_measurements_in_the_status(api: Api, namespace: str) -> None:
-    now = datetime(2026, 11, 21, tzinfo=UTC)
-    one = Measurement(now, AnalysisPhase.FAILED, "0.2", "successCondition result > 1 does not hold for 0.2")
-    metric = MetricRun("rate", AnalysisPhase.FAILED, 1, 2, 3, 4, 5, 6, (one,) * MOST_KEPT, "2 failed")
-    run = AnalysisRun("abcdefgh22/1/1", "mine", "0123456789", now, now, measured=(metric,))
-    status = render(
-        Status(rollout=Rollout(State.ANALYZING, "abcdefgh22", 1, now, now, now, analysis=run, background=run))
-    )
-    made = api.post(path(namespace), model_deployment()).body
-    answer = api.put(path(namespace, "chat", "status"), {**made, "status": status}, fieldValidation="Strict")
-    assert answer.ok, answer.message
-    assert answer.body["status"] == status
-    assert parse_status(answer.body["status"]).rollout == Rollout(
-        State.ANALYZING, "abcdefgh22", 1, now, now, now, analysis=run, background=run
-    )
 
 
 def test_unknown_phase_is_refused(api: Api, namespace: str) -> None:
@@ -253,23 +190,3 @@ def _apply(api: Api, document: dict):
     }
     target = f"{kinds[document['kind']]}/{document['metadata']['name']}"
     return api.apply(target, document, dryRun="All", fieldValidation="Strict")
-
-
-def test_a_ramp_of_an_earlier_release_goes_on(api: Api, namespace: str) -> None:
-    """It wrote the ramp and each number of a verdict as a field; the API server drops fields without a schema."""
-    ramp = RampRun(weight=5, max_harm=20, spent=0.071, at_most=7.2, bake_until=NOW)
-    extra, pairs = ExtraBound(at_most=7.2, estimate=-5.5, limit=10.0), PairSources(users=366, probes=2)
-    verdict = RunVerdict(
-        Outcome.INCONCLUSIVE, Reason.UNDECIDED, "m", NOW, "0.2", "200", "bad", 62, 231, 60, extra, pairs,
-        PairQuality(70, 9), PairScores(143, 12),
-    )  # fmt: skip
-    run = AnalysisRun("r/1/1", "t", "h", NOW, NOW, ramp=ramp, verdict=verdict)
-    status = Status(rollout=Rollout(State.ANALYZING, "r", 1, NOW, NOW, NOW, analysis=run))
-    written = render(status)
-    whole = expanded(written)[0]["rollout"]["analysis"]
-    written["rollout"]["analysis"] |= {"ramp": whole["ramp"], "verdict": whole["verdict"]}
-    made = api.post(path(namespace), model_deployment())
-    assert made.ok, made.message
-    stored = api.merge(path(namespace, "chat", "status"), {"status": written})
-    assert stored.ok, stored.message
-    assert parse_status(stored.body["status"]) == status

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tests.crds.schema import version
+from tests.crds.schema import RUN_FILE, version
 from tests.operator.planning.test_analysis import BAD, analyzing
 
+RUN = version(RUN_FILE)["schema"]["openAPIV3Schema"]["properties"]["status"]
 STATUS = version()["schema"]["openAPIV3Schema"]["properties"]["status"]
 
 
@@ -32,8 +33,10 @@ def test_everything_of_an_analysis_is_kept() -> None:
     world.bad = {BAD: 0.1}
     world.run_until("Aborted", 400)
     rollout = world.status["rollout"]
-    assert rollout["analysis"]["counters"] and rollout["background"]["counters"]
+    assert rollout["analysis"]["run"] and rollout["background"]["run"]
     assert list(dropped(world.status, STATUS, "status")) == []
+    for field in ("analysis", "background"):
+        assert list(dropped(world.saved_run(field)["status"], RUN, "status")) == []
 
 
 def test_fields_outside_of_the_schema_are_found() -> None:

@@ -16,6 +16,7 @@ CRD_FILE = ROOT / "crds" / "modeldeployments.yaml"
 CRD_FILES = (
     CRD_FILE,
     ROOT / "crds" / "analysistemplates.yaml",
+    ROOT / "crds" / "analysisruns.yaml",
     ROOT / "crds" / "tenants.yaml",
     ROOT / "crds" / "modelpools.yaml",
 )

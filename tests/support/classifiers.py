@@ -8,8 +8,7 @@ from random import Random
 
 import aiohttp
 
-from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, MODEL_DEPLOYMENTS, REPLICA_SETS
-from slipway_operator.model.deployment.compact import expanded
+from slipway_operator.kube.resources import ANALYSIS_RUNS, ANALYSIS_TEMPLATES, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.labels import REVISION
 from testkit.irises import classifier, irises
 from testkit.world.addresses import own_address
@@ -52,7 +51,8 @@ class Pair(Cluster):
     async def decided(self, state):
         """The status when the rollout is paused, as it passed, or aborted, as it failed; and the verdict of that."""
         status = await self.reaches("the verdict", lambda now: ((now.get("rollout") or {}).get("state")) == state)
-        verdict = (expanded(status)[0]["rollout"]["analysis"])["verdict"]
+        run = await self.client.get(ANALYSIS_RUNS, self.namespace, status["rollout"]["analysis"]["run"])
+        verdict = run["status"]["verdict"]
         assert verdict["outcome"] == {"Paused": "Pass", "Aborted": "Fail"}[state], verdict["message"]
         return status, verdict
 

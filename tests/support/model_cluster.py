@@ -11,22 +11,28 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import yaml
 
 from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookType
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.reading.observe import snapshot
+from slipway_operator.manifests.analysis_run import analysis_run
+from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
+from slipway_operator.model.analysis.stored_run import RunWrite, stored_run
 from slipway_operator.model.cluster import history
 from slipway_operator.model.cluster.observed import Autoscaler
 from slipway_operator.model.cluster.plan import Annotate, Plan
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
+from slipway_operator.planning.analysis.continuing import identified
+from slipway_operator.planning.analysis.runs import READ_S
 from slipway_operator.planning.decided import PlanSettings
 from tests.support.model_gateway import START as START
 from tests.support.model_gateway import ModelGateway as ModelGateway
-from tests.support.model_invariants import WatchedWorld
+from tests.support.model_invariants import WatchedWorld, counted
 from tests.support.model_world import Pods
 from tests.support.planned import plan
 
@@ -47,6 +53,7 @@ class ModelCluster(WatchedWorld):
     """One ModelDeployment and its world, moving."""
 
     settings: PlanSettings = SETTINGS
+    run_writes: int = 0
 
     # --- what a test does ---------------------------------------------------------------------------------------------
 
@@ -78,7 +85,7 @@ class ModelCluster(WatchedWorld):
 
     def reconcile(self) -> Plan:
         """One reconcile; raises Crashed when the operator dies on the way."""
-        decided = plan(self.obj(), self.parsed(), self.observed(), self.settings, self.now)
+        decided = self._with_runs(plan(self.obj(), self.parsed(), self.observed(), self.settings, self.now))
         for made in (*decided.create, *([decided.autoscaler] if decided.autoscaler else ())):
             self._call()
             self._create(made.manifest)
@@ -175,6 +182,35 @@ class ModelCluster(WatchedWorld):
         self._due = {}
 
     # --- what the operator decided is carried out ---------------------------------------------------------------------
+
+    def _with_runs(self, decided: Plan) -> Plan:
+        """Write the runs of a plan before its status, which gets their UIDs. If they are refused, plan again."""
+        if decided.runs and self.run_refusal:
+            refused = replace(self.observed(), run_refusal=self.run_refusal)
+            return plan(self.obj(), self.parsed(), refused, self.settings, self.now)
+        uids = {}
+        for item in decided.runs:
+            self._call()
+            uids[item.name] = self._write_run(item)
+        rollout = identified(decided.status.rollout, uids)
+        return replace(decided, status=replace(decided.status, rollout=rollout))
+
+    def _write_run(self, item: RunWrite) -> str:
+        """What the API server does: it gives a new object a UID, and counts each change of its contents."""
+        manifest = msgspec.json.decode(msgspec.json.encode(analysis_run(Owner.of(self.obj()), item.name, item.run)))
+        former = self.runs.get(item.name)
+        if former and item.former is None and former["status"] == manifest["status"]:
+            return str(former["metadata"]["uid"])  # created by an operator that died before it wrote the status
+        assert (former is None) == (item.former is None), f"{item.name} is created where it is, or replaced where not"
+        if former and (read := stored_run(former)) and read.run:
+            assert counted(read.run.counts) <= counted(item.run.counts), "counts only grow"
+            assert (item.run.read_at - read.run.read_at).total_seconds() >= READ_S, "it is written once in a while"
+        self.run_writes += 1
+        kept = former["metadata"] if former else {"uid": f"run-{self.run_writes}", "generation": 0}
+        changed = {"generation": kept["generation"] + 1, "resourceVersion": str(self.run_writes)}
+        manifest["metadata"] |= {"uid": kept["uid"], **changed}
+        self.runs[item.name] = manifest
+        return str(kept["uid"])
 
     def _call(self) -> None:
         if self.calls_until_crash is not None and self.calls >= self.calls_until_crash:

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from slipway_operator.api.v1alpha1.analysis_run import RunStatus
 from slipway_operator.api.v1alpha1.status import Mode, Status
 from slipway_operator.kube.reading.observe import rebuilt
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
+from slipway_operator.model.analysis.stored_run import stored_run
 from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.cluster.observed import Autoscaler, Child, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.cluster.plan import Event
@@ -74,6 +76,8 @@ class World:
     crashed: set[str] = field(default_factory=set)  # model URIs whose pods are not ready any more
     restarts: dict[str, int] = field(default_factory=dict)  # of the first pod, by model URI
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)  # specs of AnalysisTemplates by name
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # AnalysisRuns by name
+    run_refusal: str = ""  # why none can be written
     events: list[Event] = field(default_factory=list)
     calls_until_crash: int | None = None
     calls: int = 0
@@ -101,6 +105,17 @@ class World:
         if self._parsed is None:
             self._parsed = status_room.parse(self.status)
         return self._parsed
+
+    def saved_run(self, field: str = "analysis") -> dict[str, Any]:
+        """The object of that run, as kubectl saves it."""
+        return {"kind": "AnalysisRun", **self.runs[self.status["rollout"][field]["run"]]}
+
+    def run_now(self, field: str = "analysis") -> RunStatus | None:
+        """The AnalysisRun that the status names: of the step, or in the background."""
+        rollout = self.parsed().rollout
+        reference = getattr(rollout, field) if rollout else None
+        found = stored_run(self.runs[reference.run]) if reference and reference.run in self.runs else None
+        return found.run if found else None
 
     def state(self) -> str | None:
         """State of the rollout; None when idle."""
@@ -148,6 +163,7 @@ class World:
             hooks=dict(self._answers),
             measured=dict(self._measurements),
             templates={name: _template(name, msgspec.json.encode(spec)) for name, spec in self.templates.items()},
+            analysis_runs={name: read for name, item in self.runs.items() if (read := stored_run(item))},
             autoscalers=tuple(self.autoscalers.values()),
             sees_drains=self.sees_drains,
             no_groups=self.no_groups,

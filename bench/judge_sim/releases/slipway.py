@@ -250,14 +250,16 @@ class _Ramps:
         return canary, more
 
     def _fails(self, going: Ints) -> Flags:
-        nc, ns, kc, ks = self._counts[:, going]
-        found = log_evidence(LIVE, Tally(PLACES / 100, nc, ns, kc, ks)) + math.log(LIVE.share)
+        canary_units, stable_units, canary_bad, stable_bad = self._counts[:, going]
+        found = log_evidence(LIVE, Tally(PLACES / 100, canary_units, stable_units, canary_bad, stable_bad)) + math.log(
+            LIVE.share
+        )
         return np.asarray(found >= AGAINST)
 
     def _passes(self, going: Ints) -> Flags:
-        nc, ns, kc, ks = self._counts[:, going]
-        found = log_ipw_below(kc, ks, nc + ns, PLACES / 100, LIVE_MARGIN, LIVE_BETS)
-        return np.asarray((found >= PROVED) & (nc.sum(axis=-1) >= TEMPLATE.min_samples.canary_requests))
+        canary_units, stable_units, canary_bad, stable_bad = self._counts[:, going]
+        found = log_ipw_below(canary_bad, stable_bad, canary_units + stable_units, PLACES / 100, LIVE_MARGIN, LIVE_BETS)
+        return np.asarray((found >= PROVED) & (canary_units.sum(axis=-1) >= TEMPLATE.min_samples.canary_requests))
 
     def _own_bound(self, going: Ints) -> Floats:
         units, bad = self._counts[0, going].sum(axis=-1), self._counts[2, going].sum(axis=-1)

@@ -81,7 +81,14 @@ class ClusterClient:
 
     def analysis_template(self, name: str) -> Json | None:
         """An AnalysisTemplate; None when there is no object of that name."""
-        where = f"namespaces/{quote(self.namespace, safe='')}/analysistemplates/{quote(name, safe='')}"
+        return self._find("analysistemplates", name)
+
+    def analysis_run(self, name: str) -> Json | None:
+        """An AnalysisRun; None when there is no object of that name."""
+        return self._find("analysisruns", name)
+
+    def _find(self, plural: str, name: str) -> Json | None:
+        where = f"namespaces/{quote(self.namespace, safe='')}/{plural}/{quote(name, safe='')}"
         try:
             return self._call("GET", f"/apis/{GROUP_VERSION}/{where}")
         except ObjectNotFound:

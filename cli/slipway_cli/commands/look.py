@@ -30,6 +30,7 @@ from slipway_cli.objects.history import RevisionRecord
 from slipway_cli.objects.times import format_age
 from slipway_cli.rollouts import waiting
 from slipway_cli.views import live, table, tree
+from slipway_cli.views.analysis import list_runs
 from slipway_cli.views.status import View, build_view, to_data
 
 T = TypeVar("T")
@@ -118,19 +119,20 @@ def history_(cluster: ClusterClient, name: str, revisions: tuple[str, ...], diff
 def analyze(cluster: ClusterClient, name: str | None, file: str | None, png: Path | None, output: str) -> None:
     """Judge the analyses of a rollout again, and show their evidence over time.
 
-    The judge is the operator's own and sees what the status holds: counts by metric, and their history. A status keeps
-    the analyses of the rollout in flight, or of the one that was rejected last; `kubectl get mdep,atmpl -o json` saves
-    them for later.
+    The judge is the operator's own and sees what the AnalysisRuns hold: counts by metric, and their history. The status
+    names the runs of the rollout in flight, or of the one that was rejected last; `kubectl get mdep,sar,atmpl -o json`
+    saves them for later.
     """
     # Imported here, because numpy takes long to load.
     from slipway_cli.views import evidence, picture
 
     if not (name or file):
         raise click.UsageError("give a NAME, or --file FILE")
-    obj, find = _from_file(file, name) if file else (cluster.deployment(str(name)), cluster.analysis_template)
+    obj, find = _from_file(file, name) if file else (cluster.deployment(str(name)), _in_cluster(cluster))
     try:
-        found = {template: find(template) for template in evidence.list_templates(obj)}
-        reviews = evidence.judge_again(obj, {key: item["spec"] for key, item in found.items() if item})
+        runs = evidence.read_runs(obj, lambda run: find("AnalysisRun", run))
+        found = {run.template: find("AnalysisTemplate", run.template) for run in runs.values()}
+        reviews = evidence.judge_again(obj, runs, {key: item["spec"] for key, item in found.items() if item})
     except ValueError as error:
         raise CommandError(str(error)) from error
     if not reviews:
@@ -201,8 +203,15 @@ def wait(cluster: ClusterClient, name: str, goal: waiting.Goal, timeout: float, 
     click.echo(f"{name} is {goal}: {seen.message}")
 
 
-def _from_file(path: str, name: str | None) -> tuple[Json, Callable[[str], Json | None]]:
-    """The ModelDeployment of this name, or the only one; and a look-up of AnalysisTemplates beside it."""
+Find = Callable[[str, str], Json | None]  # an object by kind and name
+
+
+def _in_cluster(cluster: ClusterClient) -> Find:
+    return lambda kind, name: cluster.analysis_run(name) if kind == "AnalysisRun" else cluster.analysis_template(name)
+
+
+def _from_file(path: str, name: str | None) -> tuple[Json, Find]:
+    """The ModelDeployment of this name, or the only one; and a look-up of other objects beside it."""
     objects = saved.read_objects(path)
     found = saved.select_kind(objects, "ModelDeployment")
     chosen = list(found.values()) if name is None else [found[name]] if name in found else []
@@ -211,7 +220,7 @@ def _from_file(path: str, name: str | None) -> tuple[Json, Callable[[str], Json 
         raise CommandError(
             f"{path} must hold the ModelDeployment that is meant, by NAME or as the only one; it holds: {there}"
         )
-    return chosen[0], saved.select_kind(objects, "AnalysisTemplate").get
+    return chosen[0], lambda kind, name: saved.select_kind(objects, kind).get(name)
 
 
 def _look(cluster: ClusterClient, name: str) -> View:
@@ -230,7 +239,8 @@ def _look(cluster: ClusterClient, name: str) -> View:
     events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]), none)
     shared = readable("pool", lambda: _pool(cluster, obj), None)
     outdated = readable("whether an operator runs", lambda: _outdated(cluster, obj), None)
-    return build_view(obj, pods, events, cluster.now(), notes, outdated=outdated, pool=shared)
+    runs = readable("analysis runs", lambda: [run for it in list_runs(obj) if (run := cluster.analysis_run(it))], none)
+    return build_view(obj, pods, events, cluster.now(), notes, outdated=outdated, pool=shared, runs=runs)
 
 
 def _pool(cluster: ClusterClient, obj: Json) -> pool.Pool | None:

@@ -2,6 +2,7 @@
 
 BAD_WHEN_TRUE = frozenset(
     {
+        "AnalysisRunLost",
         "UsageReportsImplausible",
         "TenantIsolationUnknown",
         "UnknownField",

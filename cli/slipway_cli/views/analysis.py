@@ -1,7 +1,7 @@
 """What `slipway status` shows of analyses: the verdict, how long it takes, and each metric with its numbers; pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,8 +9,6 @@ from typing import Any
 from slipway_cli.api import Json
 from slipway_cli.objects.times import format_age, format_duration, parse_time
 from slipway_cli.views.table import format_table
-from slipway_operator.api.packing import Unpackable, unpack
-from slipway_operator.model.deployment.status_lines import VERDICT_NUMBERS, metric_fields
 
 FORECAST_S = 300  # how long after the last count of requests a forecast still holds
 # The forecast at the end of the operator's message about an analysis.
@@ -26,12 +24,37 @@ class AnalysisView:
     lines: tuple[str, ...]
 
 
-def read_analyses(rollout: Json, now: datetime, *, kept: bool) -> Iterator[AnalysisView]:
-    """The analysis of the step, and that in the background. `kept`: an operator keeps the status up to date."""
+def list_runs(obj: Json) -> tuple[str, ...]:
+    """Names of the AnalysisRuns that the status of a ModelDeployment names."""
+    return tuple(str(reference["run"]) for _, reference in _references(obj) if reference.get("run"))
+
+
+def read_analyses(obj: Json, runs: Mapping[str, Json], now: datetime, *, kept: bool) -> Iterator[AnalysisView]:
+    """The analysis of the step, and that in the background.
+
+    Args:
+        obj: the ModelDeployment.
+        runs: AnalysisRuns by name. Of one that is missing, or that is another object, only the verdict is shown.
+        now: the time.
+        kept: whether an operator keeps the status up to date.
+    """
+    for where, reference in _references(obj):
+        title = f"analysis {reference.get('template', '')}{where}"
+        yield AnalysisView(title, tuple(_lines(reference, find_run(reference, runs), now, kept=kept)))
+
+
+def find_run(reference: Json, runs: Mapping[str, Json]) -> Json:
+    """The status of the AnalysisRun that a part of a ModelDeployment's status names; empty where it is another one."""
+    run = runs.get(str(reference.get("run")), {})
+    same = (run.get("metadata") or {}).get("uid") == reference.get("uid")
+    return run["status"] if same and isinstance(run.get("status"), dict) else {}
+
+
+def _references(obj: Json) -> Iterator[tuple[str, Json]]:
+    rollout = (obj.get("status") or {}).get("rollout") or {}
     for field, where in (("analysis", ""), ("background", " in the background")):
-        run = rollout.get(field)
-        if run:
-            yield AnalysisView(f"analysis {run.get('template', '')}{where}", tuple(_lines(run, now, kept=kept)))
+        if isinstance(reference := rollout.get(field), dict) and reference:
+            yield where, reference
 
 
 def is_recent(run: Json, now: datetime) -> bool:
@@ -45,27 +68,20 @@ def strip_forecast(message: str) -> str:
     return _FORECAST.sub("", message)
 
 
-def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
-    verdict = _verdict(run)
-    if not verdict:
+def _lines(reference: Json, run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
+    verdict = reference.get("verdict")
+    if not isinstance(verdict, dict) or not verdict:
         yield "counting; no verdict yet"
         return
-    yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{_forecast(run, verdict, now, kept=kept)}"
-    yield from format_pairs(verdict)
-    if compared := [found for line in verdict.get("metrics") or () if isinstance(found := metric_fields(line), dict)]:
-        yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
+    forecast = _forecast(run, verdict, now, kept=kept)
+    yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{forecast}"
+    found = run.get("verdict")
+    numbers: Json = found if isinstance(found, dict) else {}
+    yield from format_pairs(numbers)
+    if compared := [row for row in numbers.get("metrics") or () if isinstance(row, dict)]:
+        yield f"evidence {numbers.get('evidence', '?')} of {numbers.get('threshold', '?')} that rejects"
         yield from format_table(_COLUMNS, (format_cells(item) for item in compared))
-    yield from map(format_measured, run.get("measured") or ())
-
-
-def _verdict(run: Json) -> Json:
-    """The verdict with its packed numbers; without them when another writer wrote something else there."""
-    verdict = run.get("verdict") or {}
-    try:
-        numbers = unpack(run["counters"]).get(VERDICT_NUMBERS) if "counters" in run else None
-    except Unpackable:
-        return verdict
-    return numbers | verdict if verdict and isinstance(numbers, dict) else verdict
+    yield from (format_measured(item) for item in run.get("measured") or () if isinstance(item, dict))
 
 
 def _forecast(run: Json, verdict: Json, now: datetime, *, kept: bool) -> str:

@@ -4,7 +4,7 @@ The only module that calls the operator's judge, through `slipway_operator.plann
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from slipway_cli.api import Json
@@ -12,6 +12,7 @@ from slipway_cli.objects.times import format_duration
 from slipway_cli.views import analysis, chart
 from slipway_cli.views.table import format_table
 from slipway_operator.planning.analysis import retrial
+from slipway_operator.planning.analysis.retrial import RunStatus
 
 ALL = "all metrics"
 LOWEST = -3  # of a picture, in decimal logs: evidence below a thousandth is no evidence against the revision
@@ -57,24 +58,31 @@ class Review:
         return max(LOWEST, low), min(math.ceil(self.log10_threshold) + ABOVE, high)
 
 
-def list_templates(obj: Json) -> tuple[str, ...]:
-    """Names of the AnalysisTemplates of the analyses that the status holds; none when it holds no analysis.
+def read_runs(obj: Json, find: Callable[[str], Json | None]) -> dict[str, RunStatus]:
+    """The runs that a ModelDeployment's status names, by field; `find` returns an AnalysisRun by its name.
 
     Raises:
-        ValueError: when the status cannot be read, with a sentence for users.
+        ValueError: when one is missing or cannot be read, with a sentence for users.
     """
-    return tuple(dict.fromkeys(run.template for run in retrial.runs(obj).values()))
+    runs = {}
+    for field, name in retrial.named(obj).items():
+        if (found := find(name)) is None:
+            raise ValueError(
+                f"AnalysisRun {name} does not exist: it was deleted, or not saved with the ModelDeployment"
+            )
+        runs[field] = retrial.parse(found)
+    return runs
 
 
-def judge_again(obj: Json, specs: Mapping[str, Json]) -> list[Review]:
-    """All analyses of a ModelDeployment's status, judged again; `specs` of AnalysisTemplates by name, where they exist.
+def judge_again(obj: Json, runs: Mapping[str, RunStatus], specs: Mapping[str, Json]) -> list[Review]:
+    """Analyses of a ModelDeployment, judged again; `specs` of AnalysisTemplates by name, where they exist.
 
     Raises:
         ValueError: when something cannot be read, with a sentence for users.
     """
     return [
         _review(retrial.again(obj, run, specs.get(run.template)), " in the background" if field == "background" else "")
-        for field, run in retrial.runs(obj).items()
+        for field, run in runs.items()
     ]
 
 
@@ -131,7 +139,7 @@ def _review(again: retrial.Retrial, where: str) -> Review:
 def _points(again: retrial.Retrial, name: str) -> tuple[tuple[int, float], ...]:
     """A metric's part of the evidence, from when it had requests on both sides."""
     found = ((look.seconds, row) for look in again.looks for row in look.verdict.metrics if row.name == name)
-    return tuple((seconds, _log10(row.log_evidence)) for seconds, row in found if row.nc and row.ns)
+    return tuple((seconds, _log10(row.log_evidence)) for seconds, row in found if row.canary_units and row.stable_units)
 
 
 def _cells(item: MetricReview, review: Review) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What `slipway status` shows: objects of the API become lines of a tree; pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -94,10 +94,14 @@ def build_view(
     *,
     outdated: str | None = None,
     pool: Pool | None = None,
+    runs: Sequence[Json] = (),
 ) -> View:
-    """Build the view from the answers of the API server. Forecasts are left out while the status is `outdated`."""
+    """Build the view from the answers of the API server. Forecasts are left out while the status is `outdated`.
+
+    `runs`: the AnalysisRuns that the status names.
+    """
     of = deployment.read_deployment(obj)
-    status = of.status
+    status, runs_by_name = of.status, {run["metadata"]["name"]: run for run in runs}
     return View(
         namespace=of.namespace,
         name=of.name,
@@ -107,14 +111,14 @@ def build_view(
         ready=status.get("ready"),
         model=status.get("model"),
         endpoint=status.get("endpoint"),
-        message=_message(of, now, kept=outdated is None),
+        message=_message(of, runs_by_name, now, kept=outdated is None),
         clocks=tuple(_clocks(of, now)),
         revisions=tuple(_revisions(of, pod_items, pool)),
         steps=steps.list_steps(of),
         conditions=tuple(_conditions(status)),
         # Events expire after an hour, and need a permission of their own; the last decisions stay.
         events=tuple(_events(event_items) or _decisions(of)),
-        analyses=tuple(analysis.read_analyses(status.get("rollout") or {}, now, kept=outdated is None)),
+        analyses=tuple(analysis.read_analyses(obj, runs_by_name, now, kept=outdated is None)),
         notes=tuple(notes),
         rollback=_describe_rollback(of),
         pool=replace(pool, entries=()) if pool else None,
@@ -144,9 +148,13 @@ def to_data(value: Any) -> Any:
     return value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
 
 
-def _message(of: Deployment, now: datetime, *, kept: bool) -> str:
-    run = (of.status.get("rollout") or {}).get("analysis") or {}
-    return of.message if kept and analysis.is_recent(run, now) else analysis.strip_forecast(of.message)
+def _message(of: Deployment, runs: Mapping[str, Json], now: datetime, *, kept: bool) -> str:
+    reference = (of.status.get("rollout") or {}).get("analysis") or {}
+    return (
+        of.message
+        if kept and analysis.is_recent(analysis.find_run(reference, runs), now)
+        else analysis.strip_forecast(of.message)
+    )
 
 
 def _describe_rollback(of: Deployment) -> str | None:

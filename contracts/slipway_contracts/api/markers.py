@@ -1,10 +1,8 @@
 """Metadata of fields and types for the CRD alone, like controller-gen's markers for Go types."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from slipway_contracts.api.writing import camel
 
 T = TypeVar("T", bound=type)
 
@@ -12,7 +10,6 @@ _RULES = "__kubernetes_rules__"
 _DEFINITION = "__kubernetes_definition__"
 _LISTED = "__kubernetes_listed_fields__"
 _REQUIRED = "__kubernetes_required__"
-_PACKED = "__kubernetes_packed__"
 _IMPLIED = "__kubernetes_implied_defaults__"
 
 
@@ -74,19 +71,6 @@ class LogLine:
     """A value that is written as one line, of at most so many characters."""
 
     limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class PackedFields:
-    """Fields of a type that are written as one text, by their names in the API: see `api/packing.py`."""
-
-    field: str  # the text's
-    description: str
-    names: tuple[str, ...]
-    formerly_plain: tuple[str, ...] = ()  # those that an earlier release wrote: the schema keeps them
-
-
-_NOTHING_PACKED = PackedFields("", "", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,29 +177,6 @@ def implies_default(kind: type, name: str) -> bool:
     """Whether the default of a field, by its name in Python, is not in the schema."""
     written: tuple[str, ...] | None = getattr(kind, _IMPLIED, None)
     return written is not None and name not in written
-
-
-def packed(
-    field: str, description: str, *, plain: tuple[str, ...], formerly_plain: tuple[str, ...] = ()
-) -> Callable[[T], T]:
-    """Have all fields of a part of the status written as one text, except for the `plain` ones.
-
-    The API server drops what the schema lacks also from objects that are stored. So the schema keeps the fields that an
-    earlier release wrote `formerly_plain`.
-    """
-
-    def mark(kind: T) -> T:
-        names = tuple(camel(one.name) for one in fields(kind) if one.name not in plain)
-        setattr(kind, _PACKED, PackedFields(field, description, names, tuple(map(camel, formerly_plain))))
-        return kind
-
-    return mark
-
-
-def packed_of(kind: type) -> PackedFields:
-    """The fields that `packed` lists for a type; by default no field is packed."""
-    found: PackedFields = vars(kind).get(_PACKED, _NOTHING_PACKED)
-    return found
 
 
 def custom_resource(definition: Definition) -> Callable[[T], T]:

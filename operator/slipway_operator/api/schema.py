@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from slipway_contracts.api import markers
 from slipway_contracts.api.writing import camel
 from slipway_operator.api import documentation
-from slipway_operator.api.packing import MAX_PACKED
 
 Node = dict[str, Any]
 
@@ -55,18 +54,8 @@ def structural(kind: type) -> Node:
 
 def _written(kind: type) -> Iterator[Member]:
     """The fields of a type as they are written."""
-    packed, listed = markers.packed_of(kind), markers.listed_of(kind)
-    hidden = set(packed.names) - set(packed.formerly_plain)
-    members = (member for member in _members(kind) if member.name not in hidden)
-    yield from (member for member in members if listed is None or member.name in listed)
-    if packed.field:
-        yield Member(packed.field, typing.Annotated[str, markers.AtMost(MAX_PACKED)], packed.description, False)
-
-
-def packed_properties(kind: type) -> dict[str, Node]:
-    """The schemas of the fields that are written as one text."""
-    names = markers.packed_of(kind).names
-    return {member.name: _property(member) for member in _members(kind) if member.name in names}
+    listed = markers.listed_of(kind)
+    yield from (member for member in _members(kind) if listed is None or member.name in listed)
 
 
 def _members(kind: type) -> Iterator[Member]:

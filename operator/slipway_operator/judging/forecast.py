@@ -96,11 +96,16 @@ def requests_until_below(rates: Rates, margin: float, false_promote_rate: float)
 
 def observed(epochs: tuple[Epoch, ...]) -> Rates | None:
     """Rates so far, at the present weight, with half an event added to each side; None if a side has no requests."""
-    nc, ns = sum(epoch.nc for epoch in epochs), sum(epoch.ns for epoch in epochs)
-    if not nc or not ns:
+    canary_units, stable_units = (
+        sum(epoch.canary_units for epoch in epochs),
+        sum(epoch.stable_units for epoch in epochs),
+    )
+    if not canary_units or not stable_units:
         return None
-    kc, ks = sum(epoch.kc for epoch in epochs), sum(epoch.ks for epoch in epochs)
-    return Rates((kc + 0.5) / (nc + 1), (ks + 0.5) / (ns + 1), epochs[-1].w / 100)
+    canary_bad, stable_bad = sum(epoch.canary_bad for epoch in epochs), sum(epoch.stable_bad for epoch in epochs)
+    return Rates(
+        (canary_bad + 0.5) / (canary_units + 1), (stable_bad + 0.5) / (stable_units + 1), epochs[-1].weight / 100
+    )
 
 
 def expected(

@@ -14,12 +14,14 @@ from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Read
 
 def differs(row: MetricVerdict) -> str:
     """How many mirrored prompts got another answer from canary, where no second stable pod gives the floor."""
-    return f"{row.kc} of {row.nc} answers differ from stable's; how many would anyway needs a second stable pod"
+    differ = f"{row.canary_bad} of {row.canary_units} answers differ from stable's"
+    return f"{differ}; how many would anyway needs a second stable pod"
 
 
 def drifts(row: MetricVerdict) -> str:
     """How many mirrored prompts canary alone, and a second stable pod alone, answered unlike stable."""
-    return f"of {row.nc} mirrored prompts {row.kc} on canary alone, {row.ks} on a second stable pod alone"
+    sides = f"{row.canary_bad} on canary alone, {row.stable_bad} on a second stable pod alone"
+    return f"of {row.canary_units} mirrored prompts {sides}"
 
 
 def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: float, threshold: float) -> str:
@@ -34,7 +36,7 @@ def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: f
         return f"{row.name}: {drifts(row)}; {evidence}"
     if row.drift:
         return f"{row.name}: {predictions.sentence(metric, row.drift)}; {evidence}"
-    sides = f"{_rate(row.kc, row.nc)} on canary, {_rate(row.ks, row.ns)} on stable"
+    sides = f"{_rate(row.canary_bad, row.canary_units)} on canary, {_rate(row.stable_bad, row.stable_units)} on stable"
     return f"{row.name}: {_slower(metric, reading.paces)}{sides}; {evidence}"
 
 
@@ -86,15 +88,17 @@ def wait(row: MetricVerdict) -> str:
         return f"{row.name}: population stability index {row.drift.psi:g} so far, of {row.drift.canary} predictions"
     needed = row.samples_needed
     rest = (
-        "no end is in sight at this rate" if needed is None else f"needs about {max(needed, row.nc + 1)} at this rate"
+        "no end is in sight at this rate"
+        if needed is None
+        else f"needs about {max(needed, row.canary_units + 1)} at this rate"
     )
     proved = f"{bound(row)} so far, " if row.extra else ""
-    return f"{row.name}: {proved}n={row.nc}, {rest}"
+    return f"{row.name}: {proved}n={row.canary_units}, {rest}"
 
 
 def given(reading: Reading) -> tuple[int, int]:
     """Requests that the split assigned to canary and to stable."""
-    return sum(epoch.nc for epoch in reading.assigned), sum(epoch.ns for epoch in reading.assigned)
+    return sum(epoch.canary_units for epoch in reading.assigned), sum(epoch.stable_units for epoch in reading.assigned)
 
 
 def nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
@@ -102,7 +106,10 @@ def nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
     if rows and all(row.disagreement for row in rows):
         return f"no mirrored request has two predictions yet; {disagreement.READ}"
     for side, assigned, ended in zip(
-        ("canary", "stable"), given(reading), (max(row.nc for row in rows), max(row.ns for row in rows)), strict=True
+        ("canary", "stable"),
+        given(reading),
+        (max(row.canary_units for row in rows), max(row.stable_units for row in rows)),
+        strict=True,
     ):
         if assigned and not ended:
             return f"{side} was given {assigned} requests, and none of them has ended yet"
@@ -148,8 +155,9 @@ def incomparable(
 
 def unequal_feedback(row: MetricVerdict) -> str:
     """Why feedback is not compared, and the remedy."""
+    both = row.canary_units + row.stable_units
     return (
-        f"{row.name}: of {row.nc + row.ns} sessions with feedback {row.nc} are canary's, which its weight does not "
+        f"{row.name}: of {both} sessions with feedback {row.canary_units} are canary's, which its weight does not "
         "explain: send feedback on responses of both alike, also on those that are right"
     )
 

@@ -29,24 +29,24 @@ from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Read
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of canary and stable as arrays: requests (nc, ns) and those with the metric's event (kc, ks).
+    """Counts of canary and stable as arrays: units, and bad ones, which have the metric's event.
 
     Weights are fractions of shape (epochs,), the others have shape (..., epochs); leading axes are for example runs.
     """
 
     weights: Floats
-    nc: Numbers
-    ns: Numbers
-    kc: Numbers
-    ks: Numbers
+    canary_units: Numbers
+    stable_units: Numbers
+    canary_bad: Numbers
+    stable_bad: Numbers
 
     @classmethod
     def of(cls, epochs: Sequence[Epoch]) -> "Tally":
         return cls(
-            np.array([epoch.w / 100 for epoch in epochs], dtype=np.float64),
+            np.array([epoch.weight / 100 for epoch in epochs], dtype=np.float64),
             *(
                 np.array([getattr(epoch, name) for epoch in epochs], dtype=np.int64)
-                for name in ("nc", "ns", "kc", "ks")
+                for name in ("canary_units", "stable_units", "canary_bad", "stable_bad")
             ),
         )
 
@@ -68,8 +68,10 @@ _NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED, Finding.UNE
 def log_evidence(spec: MetricSpec, tally: Tally) -> Floats:
     """ln E that canary is worse than this metric tolerates, shape (...)."""
     if spec.kind is Kind.PAIRED_DRIFT:
-        return log_drift_evidence(tally.kc, tally.ks)
-    return log_over_starts(ratio_exponents(tally.kc, tally.ks, tally.weights, np.float64(spec.tolerate_ratio)))
+        return log_drift_evidence(tally.canary_bad, tally.stable_bad)
+    return log_over_starts(
+        ratio_exponents(tally.canary_bad, tally.stable_bad, tally.weights, np.float64(spec.tolerate_ratio))
+    )
 
 
 def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float, slowdown: Tally | None = None) -> Flags:
@@ -85,28 +87,33 @@ def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float, slowdown: 
         return _extra_below(tally, spec.max_extra / THOUSAND, false_promote_rate)
     if spec.max_slowdown is not None:
         if slowdown is None:
-            return np.zeros(np.asarray(tally.kc).shape[:-1], dtype=np.bool_)
+            return np.zeros(np.asarray(tally.canary_bad).shape[:-1], dtype=np.bool_)
         # A canary that is slower by the margin is above its limit as often as stable is above its median.
-        below = log_ratio_below(slowdown.kc, slowdown.ks, slowdown.weights, np.float64(1.0))
+        below = log_ratio_below(slowdown.canary_bad, slowdown.stable_bad, slowdown.weights, np.float64(1.0))
         return np.asarray(below >= math.log(1 / false_promote_rate)) & _extra_below(
             tally, TAIL, false_promote_rate, TAIL
         )
-    by_ratio = log_ratio_below(tally.kc, tally.ks, tally.weights, np.float64(spec.max_ratio))
+    by_ratio = log_ratio_below(tally.canary_bad, tally.stable_bad, tally.weights, np.float64(spec.max_ratio))
     by_rate = None
     if spec.ok_below is not None:
-        by_rate = log_rate_below(np.asarray(tally.kc).sum(axis=-1), np.asarray(tally.nc).sum(axis=-1), spec.ok_below)
+        by_rate = log_rate_below(
+            np.asarray(tally.canary_bad).sum(axis=-1), np.asarray(tally.canary_units).sum(axis=-1), spec.ok_below
+        )
     return not_worse(by_ratio, by_rate, false_promote_rate)
 
 
 def _extra_below(tally: Tally, margin: float, false_promote_rate: float, expected: float = LIVE_BAD) -> Flags:
-    units, bets = np.asarray(tally.nc) + np.asarray(tally.ns), live_bets(tally.weights, margin, expected)
-    found = log_ipw_below(tally.kc, tally.ks, units, tally.weights, margin, bets)
+    units, bets = (
+        np.asarray(tally.canary_units) + np.asarray(tally.stable_units),
+        live_bets(tally.weights, margin, expected),
+    )
+    found = log_ipw_below(tally.canary_bad, tally.stable_bad, units, tally.weights, margin, bets)
     return np.asarray(found >= math.log(1 / false_promote_rate))
 
 
 def mismatched(tally: Tally) -> Flags:
     """Whether the split of requests contradicts the weights, shape (...)."""
-    return np.asarray(log_mismatch_evidence(tally.nc, tally.ns, tally.weights) >= LOG_MISMATCH)
+    return np.asarray(log_mismatch_evidence(tally.canary_units, tally.stable_units, tally.weights) >= LOG_MISMATCH)
 
 
 # -- for one canary
@@ -129,7 +136,7 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
     gating = {metric.name for metric in spec.gating}
     deciding = [row for row in rows if row.name in gating]
     bounded = next((row for row in deciding if row.extra and spec.bounded and row.name == spec.bounded.name), None)
-    compared = [row for row in deciding if row.finding not in _NO_EVIDENCE and row.nc and row.ns]
+    compared = [row for row in deciding if row.finding not in _NO_EVIDENCE and row.canary_units and row.stable_units]
     total = _total(row.log_evidence for row in compared)
     threshold = math.log(1 / spec.false_rollback_rate)
 
@@ -191,10 +198,10 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
     sums = _sums(epochs)
     threshold = math.log(1 / spec.false_rollback_rate)
     if finding := _drift_finding(metric, reading):
-        shown = sums if sums["nc"] else _sums(_unfloored(metric.name, reading))
+        shown = sums if sums["canary_units"] else _sums(_unfloored(metric.name, reading))
         return _row_of(metric, finding, shown, log_threshold=threshold)
     burdened = metric.latency and reading.canary_load > 1 + spec.max_load_difference
-    if not sums["nc"] or not sums["ns"]:
+    if not sums["canary_units"] or not sums["stable_units"]:
         # Latencies of a canary with more load than stable are not counted at all.
         none = Finding.NOT_COMPARED if burdened else Finding.NO_DATA
         return _row_of(metric, none, sums, log_threshold=threshold)
@@ -202,7 +209,7 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
     if metric.of_feedback and bool(mismatched(tally)):
         return _row_of(metric, Finding.UNEQUAL, sums, log_threshold=threshold)
     evidence = float(log_evidence(metric, tally)) + math.log(metric.share or 1.0)
-    upper = ratio_upper(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
+    upper = ratio_upper(tally.canary_bad, tally.stable_bad, tally.weights, spec.false_promote_rate)
     finding = Finding.UNDECIDED
     if evidence >= threshold:
         # Latencies were counted only under the load of stable or less, so load does not explain them.
@@ -217,12 +224,21 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
     decided = finding in (Finding.WORSE, Finding.NOT_WORSE, Finding.COVERED)
     return _row_of(
         metric, finding, sums, log_evidence=evidence, log_threshold=threshold, ratio_upper=float(upper),
-        samples_needed=sums["nc"] if decided else end.samples, extra=_extra(metric, tally, spec.false_promote_rate),
+        samples_needed=sums["canary_units"] if decided else end.samples,
+        extra=_extra(metric, tally, spec.false_promote_rate),
     )  # fmt: skip
 
 
 def _row_of(metric: MetricSpec, finding: Finding, sums: dict[str, int], **numbers: Any) -> MetricVerdict:
-    return MetricVerdict(metric.name, finding, sums["nc"], sums["ns"], sums["kc"], sums["ks"], **numbers)
+    return MetricVerdict(
+        metric.name,
+        finding,
+        sums["canary_units"],
+        sums["stable_units"],
+        sums["canary_bad"],
+        sums["stable_bad"],
+        **numbers,
+    )
 
 
 def _is_covered(spec: AnalysisSpec, metric: MetricSpec) -> bool:
@@ -238,17 +254,25 @@ def _is_covered(spec: AnalysisSpec, metric: MetricSpec) -> bool:
 
 def _slowdown(metric: MetricSpec, reading: Reading) -> Tally | None:
     epochs = reading.by_metric.get(of_slowdown(metric.name), Counts("")).epochs
-    return Tally.of(epochs) if any(epoch.nc and epoch.ns for epoch in epochs) else None
+    return Tally.of(epochs) if any(epoch.canary_units and epoch.stable_units for epoch in epochs) else None
 
 
 def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> ExtraBound | None:
     """The bound on extra bad responses per 1,000, rounded up: what is shown is proved. None without max_extra."""
     if metric.max_extra is None:
         return None
-    units, bets = np.asarray(tally.nc) + np.asarray(tally.ns), live_bets(tally.weights, metric.max_extra / THOUSAND)
-    at_most = float(live_extra_upper(tally.kc, tally.ks, units, tally.weights, bets, false_promote_rate))
-    (nc, ns), (kc, ks) = ((int(np.sum(a)), int(np.sum(b))) for a, b in ((tally.nc, tally.ns), (tally.kc, tally.ks)))
-    estimate = round(THOUSAND * (kc / nc - ks / ns), 1)
+    units, bets = (
+        np.asarray(tally.canary_units) + np.asarray(tally.stable_units),
+        live_bets(tally.weights, metric.max_extra / THOUSAND),
+    )
+    at_most = float(
+        live_extra_upper(tally.canary_bad, tally.stable_bad, units, tally.weights, bets, false_promote_rate)
+    )
+    (canary_units, stable_units), (canary_bad, stable_bad) = (
+        (int(np.sum(a)), int(np.sum(b)))
+        for a, b in ((tally.canary_units, tally.stable_units), (tally.canary_bad, tally.stable_bad))
+    )
+    estimate = round(THOUSAND * (canary_bad / canary_units - stable_bad / stable_units), 1)
     return ExtraBound(math.ceil(10 * THOUSAND * at_most) / 10, estimate, metric.max_extra)
 
 
@@ -263,7 +287,10 @@ def _forecast(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> forec
 
 
 def _sums(epochs: Sequence[Epoch]) -> dict[str, int]:
-    return {name: sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks")}
+    return {
+        name: sum(getattr(epoch, name) for epoch in epochs)
+        for name in ("canary_units", "stable_units", "canary_bad", "stable_bad")
+    }
 
 
 def _unfloored(metric: str, reading: Reading) -> Sequence[Epoch]:
@@ -274,8 +301,8 @@ def _drift_finding(metric: MetricSpec, reading: Reading) -> Finding | None:
     """The finding on mirrored prompts that needs no evidence; None where the evidence decides."""
     if metric.kind is not Kind.PAIRED_DRIFT:
         return None
-    paired = any(epoch.nc for epoch in reading.by_metric.get(metric.name, Counts(metric.name)).epochs)
-    alone = any(epoch.nc for epoch in _unfloored(metric.name, reading))
+    paired = any(epoch.canary_units for epoch in reading.by_metric.get(metric.name, Counts(metric.name)).epochs)
+    alone = any(epoch.canary_units for epoch in _unfloored(metric.name, reading))
     if reading.weights_differ and (paired or alone):
         return Finding.REPORTED
     return Finding.NO_FLOOR if alone and not paired else None
@@ -287,7 +314,7 @@ def _doubt_of_all(
     """Why no comparison is valid, so that there is no pass or fail (reason, message, metric); None if they are."""
     if spec.compares_pairs:
         return shadow.doubt_of_all(spec, reading, rows)
-    if not any(row.nc and row.ns for row in rows):
+    if not any(row.canary_units and row.stable_units for row in rows):
         if reading.seconds < spec.min_samples.warmup_seconds:
             return Reason.WARM_UP, sentences.warming(spec, reading), ""
         return Reason.NO_DATA, sentences.nothing(reading, rows), ""
@@ -297,8 +324,9 @@ def _doubt_of_all(
     # The number of requests that end, or have a latency, depends on the revision: a slow one ends fewer. So the test
     # takes the requests that the split assigned.
     if reading.assigned and bool(mismatched(Tally.of(reading.assigned))):
-        nc, ns = sentences.given(reading)
-        text = f"canary was given {nc} of {nc + ns} requests, which its weight does not explain"
+        canary_units, stable_units = sentences.given(reading)
+        share = f"{canary_units} of {canary_units + stable_units}"
+        text = f"canary was given {share} requests, which its weight does not explain"
         return Reason.SAMPLE_RATIO_MISMATCH, text, ""
     return None
 
@@ -323,9 +351,13 @@ def _doubt_of_passing(
     if undecided:
         slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
         return Reason.UNDECIDED, sentences.wait(slowest), slowest.name
-    fewest = min(rows, key=lambda row: row.nc)
-    if fewest.nc < least.canary_requests:
-        return Reason.UNDECIDED, f"n={fewest.nc}, needs {least.canary_requests} canary requests at least", fewest.name
+    fewest = min(rows, key=lambda row: row.canary_units)
+    if fewest.canary_units < least.canary_requests:
+        return (
+            Reason.UNDECIDED,
+            f"n={fewest.canary_units}, needs {least.canary_requests} canary requests at least",
+            fewest.name,
+        )
     return sentences.too_early(spec, reading) if early else None
 
 
@@ -360,7 +392,7 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
     if spec.compares_pairs and reading.seconds < spec.min_samples.warmup_seconds:
         deciding = [metric for metric in deciding if not metric.latency]  # counted after the warm-up
     counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in deciding]
-    samples = [sum(epoch.nc for epoch in item.epochs) for item in counts]
+    samples = [sum(epoch.canary_units for epoch in item.epochs) for item in counts]
     verdict = dataclasses.replace(verdict, samples=min(samples, default=0))
     if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.samples or reading.seconds <= 0:
         return verdict
@@ -391,7 +423,7 @@ def _reports(reading: Reading, rows: Sequence[MetricVerdict]) -> list[str]:
     """Remarks on drift that is reported and rejects nothing."""
     remark = "reported only, for the weights differ"
     reported = [row for row in rows if row.finding is Finding.REPORTED]
-    paired = {name for name, counts in reading.by_metric.items() if any(epoch.nc for epoch in counts.epochs)}
+    paired = {name for name, counts in reading.by_metric.items() if any(epoch.canary_units for epoch in counts.epochs)}
     return [
         f"{row.name}: {sentences.drifts(row) if row.name in paired else sentences.differs(row)}; {remark}"
         for row in reported

@@ -128,9 +128,9 @@ class Client:
         found = await self.metadata(resource, namespace)
         return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found]
 
-    async def metadata(self, resource: Resource, namespace: str | None) -> Objects:
+    async def metadata(self, resource: Resource, namespace: str | None, selector: str = "") -> Objects:
         """Return the metadata of every object; spares etcd and may be slightly stale."""
-        found = self.pages(resource, namespace, cached=True, accept=_NAMES_ONLY)
+        found = self.pages(resource, namespace, selector, cached=True, accept=_NAMES_ONLY)
         return [item async for page in found for item in page.get("items") or ()]
 
     async def create(self, resource: Resource, body: Object) -> Object:
@@ -187,6 +187,14 @@ class Client:
         except NotFound:
             return False
         return True
+
+    async def serves_kind(self, resource: Resource) -> bool:
+        """Whether the API server has this kind; every user may read that."""
+        try:
+            found = await self.request("GET", f"/apis/{resource.api_version}")
+        except NotFound:
+            return False
+        return any(item.get("name") == resource.plural for item in found.get("resources") or ())
 
     async def evict(self, namespace: str, pod: str, *, with_dependents: bool = False) -> None:
         """Request the eviction of a pod; raises Unavailable when a disruption budget forbids it now.

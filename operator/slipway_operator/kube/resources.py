@@ -29,6 +29,7 @@ class Resource:
 
 
 MODEL_DEPLOYMENTS = Resource(labels.API_VERSION, labels.KIND, labels.PLURAL)
+ANALYSIS_RUNS = Resource(labels.API_VERSION, "AnalysisRun", "analysisruns")
 ANALYSIS_TEMPLATES = Resource(labels.API_VERSION, "AnalysisTemplate", "analysistemplates")
 MODEL_POOLS = Resource(labels.API_VERSION, labels.POOL_KIND, "modelpools")
 TENANTS = Resource(labels.API_VERSION, "Tenant", "tenants")

@@ -17,6 +17,8 @@ COMPONENT = "app.kubernetes.io/component"
 RECORD = f"{GROUP}/record"  # annotation of a workload: copy of its revision's ControllerRevision
 METRICS_PATH = f"{GROUP}/metrics-path"  # annotation of pods: path of the engine's metrics, if it is not /metrics
 
+ANALYSIS_OUTCOME = f"{GROUP}/analysis-outcome"  # label of AnalysisRuns: Pass, Fail, Inconclusive or None
+
 MODEL_POOL = f"{GROUP}/modelpool"  # label of the objects of a ModelPool
 POOL_REPLICAS = f"{GROUP}/pool-replicas"  # annotation of a pool member's ReplicaSet: 1 if it is an entry
 POOL_ENTRIES = f"{GROUP}/pool-entries"  # annotation of a pool's pod: marks the newest file of entries

@@ -12,7 +12,7 @@ from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.model.deployment.status import parse as parse_status
-from slipway_operator.planning.analysis import measuring, runs
+from slipway_operator.planning.analysis import continuing, measuring, runs
 from slipway_operator.planning.children import annotations, creations, deletions, scalings
 from slipway_operator.planning.conditions import table
 from slipway_operator.planning.decided import Decided, PlanSettings
@@ -44,9 +44,11 @@ def plan(
     wanted, current = revision.wanted_revision(spec, observed.snapshots, status)
     if problem := needs.problem(spec, current, observed, settings.policy, obj["metadata"]["namespace"]):
         return refused(obj, status, observed, problem, now)
-    read, status = status, restore.restored(status, spec, observed, wanted, now)
-    owner = replace(Owner.of(obj), collision_count=status.collision_count or 0)
-    before, at = _situated(Situation(spec, wanted, current, status, observed, now, owner.uid))
+    read, sound = status, restore.restored(status, spec, observed, wanted, now)
+    owner, writable = replace(Owner.of(obj), collision_count=sound.collision_count or 0), not observed.run_refusal
+    rollout, going = continuing.continued(sound.rollout, observed.analysis_runs, owner, writable=writable)
+    status = replace(sound, rollout=rollout)
+    before, at = _situated(Situation(spec, wanted, current, status, observed, now, owner.uid, name=owner.name), going)
 
     # What is decided: one row of the rollout's table, then what follows from the course
     course, transition = advance(before, at)
@@ -62,6 +64,8 @@ def plan(
     settled = (course, at.sleep) == (before, status.sleep)
     return Plan(
         status=renewed,
+        runs=tuple(continuing.writes(course.rollout, course.runs, observed.analysis_runs)),
+        loses_run=continuing.loses(sound.rollout, rollout),
         pins=weights.pins(owner.name, observed),
         create=creations(owner, decided, at, settings),
         annotate=annotations(at),
@@ -73,7 +77,7 @@ def plan(
         grouped=groups.used(spec, observed),
         min_available=replacement.min_available(course, at, decided.desired.get(course.stable or "", 0)),
         events=(
-            *restore.lost(read, status, observed, wanted),
+            *restore.lost(read, sound, observed, wanted),
             *translated,
             *transition,
             *end,
@@ -103,19 +107,20 @@ def explain(
     }
 
 
-def _situated(at: Situation) -> tuple[Course, Situation]:
+def _situated(at: Situation, going: continuing.Runs) -> tuple[Course, Situation]:
     """The course by the status, and the situation with what follows from it: a hold, what is missing, and sleep."""
     wanted, current = revision.wanted_revision(at.spec, at.observed.snapshots, at.status)
     missing = references.missing(at.spec, current, at.observed, at.status)
-    before, at = _course(at.status), replace(at, wanted=wanted, missing=missing)
+    before, at = _course(at.status, going), replace(at, wanted=wanted, missing=missing)
     return before, replace(at, sleep=sleep.next_sleep(before, at))
 
 
-def _course(status: Status) -> Course:
+def _course(status: Status, going: continuing.Runs) -> Course:
     return Course(
         status.rollout,
         status.stable_revision,
         status.previous_revision,
         status.aborted_revisions,
         status.decisions,
+        going,
     )

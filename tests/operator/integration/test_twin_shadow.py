@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, MODEL_DEPLOYMENTS, REPLICA_SETS
-from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.model.labels import REVISION, what_runs
 from testkit.world.addresses import own_address
 from testkit.world.pods import MERGE, has_pod
@@ -140,13 +139,13 @@ def state(status):
 
 
 def analysis(status):
-    return (expanded(status)[0].get("rollout") or {}).get("analysis") or {}
+    return (status.get("rollout") or {}).get("analysis") or {}
 
 
 def pairs(status):
     """Pairs in the counts of the analysis."""
     counts = next((item for item in analysis(status).get("counts", ()) if item["metric"] == "bad"), {})
-    return sum(epoch["nc"] for epoch in counts.get("epochs", ()))
+    return sum(epoch.get("canaryUnits", 0) for epoch in counts.get("epochs", ()))
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["as-good", "fails"])

@@ -28,7 +28,7 @@ REPORT = MetricSpec(
     tolerance=PredictionTolerance(1000, 1000),
 )
 ERRORS = MetricSpec("errors", event="FirstAttemptError", share=1.0, ok_below=0.02)
-GOOD = (Epoch(w=50, nc=3000, ns=3000, kc=3, ks=3),)
+GOOD = (Epoch(weight=50, canary_units=3000, stable_units=3000, canary_bad=3, stable_bad=3),)
 
 
 def judged(

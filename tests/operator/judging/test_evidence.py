@@ -27,32 +27,38 @@ COUNTS = st.integers(0, 60)
 WEIGHTS = st.integers(1, 99).map(lambda percent: percent / 100)
 
 
-def ratio_e(kc: int, ks: int, weight: float, null: float = 1.0) -> float:
-    return math.exp(log_ratio_evidence([kc], [ks], [weight], null))
+def ratio_e(canary_bad: int, stable_bad: int, weight: float, null: float = 1.0) -> float:
+    return math.exp(log_ratio_evidence([canary_bad], [stable_bad], [weight], null))
 
 
 @settings(max_examples=40, deadline=None)
-@given(kc=COUNTS, ks=COUNTS, weight=WEIGHTS, null=st.floats(0.2, 5), true=st.floats(0.05, 1.0))
-def test_one_more_event_raises_no_expectation(kc: int, ks: int, weight: float, null: float, true: float) -> None:
+@given(canary_bad=COUNTS, stable_bad=COUNTS, weight=WEIGHTS, null=st.floats(0.2, 5), true=st.floats(0.05, 1.0))
+def test_one_more_event_raises_no_expectation(
+    canary_bad: int, stable_bad: int, weight: float, null: float, true: float
+) -> None:
     """E is a supermartingale wherever the canary's ratio is at most what is tolerated, and a martingale at the edge."""
-    now = ratio_e(kc, ks, weight, null)
+    now = ratio_e(canary_bad, stable_bad, weight, null)
     theta = canary_part(weight, null * true)
-    after = theta * ratio_e(kc + 1, ks, weight, null) + (1 - theta) * ratio_e(kc, ks + 1, weight, null)
+    after = theta * ratio_e(canary_bad + 1, stable_bad, weight, null) + (1 - theta) * ratio_e(
+        canary_bad, stable_bad + 1, weight, null
+    )
     assert after <= now * (1 + 1e-9)
     if true == 1.0:
         assert after == pytest.approx(now, rel=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
-@given(kc=COUNTS, ks=COUNTS, weight=WEIGHTS, margin=st.floats(1.1, 5), true=st.floats(1.0, 50))
+@given(canary_bad=COUNTS, stable_bad=COUNTS, weight=WEIGHTS, margin=st.floats(1.1, 5), true=st.floats(1.0, 50))
 def test_evidence_for_a_pass_is_a_supermartingale_beyond_the_margin(
-    kc: int, ks: int, weight: float, margin: float, true: float
+    canary_bad: int, stable_bad: int, weight: float, margin: float, true: float
 ) -> None:
     def e(canary: int, stable: int) -> float:
         return math.exp(log_ratio_below([canary], [stable], [weight], margin))
 
     theta = canary_part(weight, margin * true)
-    assert theta * e(kc + 1, ks) + (1 - theta) * e(kc, ks + 1) <= e(kc, ks) * (1 + 1e-9)
+    assert theta * e(canary_bad + 1, stable_bad) + (1 - theta) * e(canary_bad, stable_bad + 1) <= e(
+        canary_bad, stable_bad
+    ) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("weights", [(0.05, 0.5), (0.25, 0.1)])
@@ -109,33 +115,41 @@ def test_the_clock_begins_few_epochs() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(kc=COUNTS, ks=COUNTS, weight=WEIGHTS)
-def test_bad_events_of_canary_speak_against_it_and_those_of_stable_for_it(kc: int, ks: int, weight: float) -> None:
-    assert ratio_e(kc + 1, ks, weight) > ratio_e(kc, ks, weight) > ratio_e(kc, ks + 1, weight)
+@given(canary_bad=COUNTS, stable_bad=COUNTS, weight=WEIGHTS)
+def test_bad_events_of_canary_speak_against_it_and_those_of_stable_for_it(
+    canary_bad: int, stable_bad: int, weight: float
+) -> None:
+    assert (
+        ratio_e(canary_bad + 1, stable_bad, weight)
+        > ratio_e(canary_bad, stable_bad, weight)
+        > ratio_e(canary_bad, stable_bad + 1, weight)
+    )
 
 
 @settings(max_examples=40, deadline=None)
-@given(kc=COUNTS, ks=COUNTS, weight=WEIGHTS, low=st.floats(0.1, 4), step=st.floats(0.01, 3))
+@given(canary_bad=COUNTS, stable_bad=COUNTS, weight=WEIGHTS, low=st.floats(0.1, 4), step=st.floats(0.01, 3))
 def test_more_tolerance_is_less_evidence_and_an_easier_pass(
-    kc: int, ks: int, weight: float, low: float, step: float
+    canary_bad: int, stable_bad: int, weight: float, low: float, step: float
 ) -> None:
-    assert ratio_e(kc, ks, weight, low) >= ratio_e(kc, ks, weight, low + step) * (1 - 1e-9)
-    lower, higher = (float(log_ratio_below([kc], [ks], [weight], ratio)) for ratio in (low, low + step))
+    assert ratio_e(canary_bad, stable_bad, weight, low) >= ratio_e(canary_bad, stable_bad, weight, low + step) * (
+        1 - 1e-9
+    )
+    lower, higher = (float(log_ratio_below([canary_bad], [stable_bad], [weight], ratio)) for ratio in (low, low + step))
     assert lower <= higher + 1e-9
 
 
 def test_the_formula_of_the_design() -> None:
     """log E = logsumexp over the grid of log(1/8) + sum over epochs of k_c*ln(theta/theta_0) + k_s*ln(...)."""
-    kc, ks, weights, null = [3, 7], [20, 11], [0.05, 0.25], 1.25
+    canary_bad, stable_bad, weights, null = [3, 7], [20, 11], [0.05, 0.25], 1.25
     terms = []
     for factor in FACTORS:
         total = math.log(1 / 8)
-        for a, b, w in zip(kc, ks, weights, strict=True):
+        for a, b, w in zip(canary_bad, stable_bad, weights, strict=True):
             theta, theta_0 = canary_part(w, null * factor), canary_part(w, null)
             total += a * math.log(theta / theta_0) + b * math.log((1 - theta) / (1 - theta_0))
         terms.append(total)
     expected = math.log(sum(math.exp(term) for term in terms))
-    assert float(log_ratio_evidence(kc, ks, weights, null)) == pytest.approx(expected, rel=1e-12)
+    assert float(log_ratio_evidence(canary_bad, stable_bad, weights, null)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_batch_gives_the_bits_of_each() -> None:

@@ -15,7 +15,7 @@ from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
 ERRORS = MetricSpec("errors", event="FirstAttemptError", share=0.5, ok_below=0.02)
 WRONG = MetricSpec("wrong", event="WrongAnswer", share=0.5, max_ratio=1.5)
 SPEC = AnalysisSpec(metrics=(ERRORS, WRONG), min_samples=MinSamples(canary_requests=200, warmup_seconds=0))
-GOOD = Epoch(w=25, nc=2500, ns=7500, kc=2, ks=8)
+GOOD = Epoch(weight=25, canary_units=2500, stable_units=7500, canary_bad=2, stable_bad=8)
 
 
 def judged(feedback: Epoch | None, errors: Epoch = GOOD, spec: AnalysisSpec = SPEC) -> Verdict:
@@ -24,20 +24,20 @@ def judged(feedback: Epoch | None, errors: Epoch = GOOD, spec: AnalysisSpec = SP
 
 
 def test_a_canary_that_is_wrong_more_often_is_rejected_with_its_numbers() -> None:
-    verdict = judged(Epoch(w=25, nc=250, ns=750, kc=75, ks=75))
+    verdict = judged(Epoch(weight=25, canary_units=250, stable_units=750, canary_bad=75, stable_bad=75))
     assert (verdict.outcome, verdict.reason, verdict.metric) == (Outcome.FAIL, Reason.WORSE, "wrong")
     assert "75 of 250 bad (30.00%) on canary, 75 of 750 bad (10.00%) on stable" in verdict.message
 
 
 def test_a_canary_that_is_as_often_right_passes() -> None:
-    verdict = judged(Epoch(w=25, nc=2500, ns=7500, kc=250, ks=750))
+    verdict = judged(Epoch(weight=25, canary_units=2500, stable_units=7500, canary_bad=250, stable_bad=750))
     assert (verdict.outcome, verdict.reason) == (Outcome.PASS, Reason.NOT_WORSE)
 
 
 def test_a_bound_on_extra_wrong_answers_is_no_bound_on_bad_responses() -> None:
     wrong = MetricSpec("wrong", event="WrongAnswer", share=0.5, max_extra=50)
     spec = AnalysisSpec(metrics=(ERRORS, wrong), min_samples=MinSamples(canary_requests=200, warmup_seconds=0))
-    verdict = judged(Epoch(w=50, nc=5000, ns=5000, kc=250, ks=250), spec=spec)
+    verdict = judged(Epoch(weight=50, canary_units=5000, stable_units=5000, canary_bad=250, stable_bad=250), spec=spec)
     assert verdict.outcome is Outcome.PASS
     assert spec.bounded is None and verdict.extra is None
     (row,) = (row for row in verdict.metrics if row.name == "wrong")
@@ -48,8 +48,12 @@ def test_a_bound_on_extra_wrong_answers_is_no_bound_on_bad_responses() -> None:
     ("feedback", "reason", "words"),
     [
         (None, Reason.NO_DATA, "wrong has no feedback on responses of canary, or none on those of stable"),
-        (Epoch(w=25, nc=0, ns=9), Reason.NO_DATA, "wrong has no feedback"),
-        (Epoch(w=25, nc=10, ns=30, kc=1, ks=3), Reason.UNDECIDED, "wrong: n=10"),
+        (Epoch(weight=25, canary_units=0, stable_units=9), Reason.NO_DATA, "wrong has no feedback"),
+        (
+            Epoch(weight=25, canary_units=10, stable_units=30, canary_bad=1, stable_bad=3),
+            Reason.UNDECIDED,
+            "wrong: n=10",
+        ),
     ],
 )
 def test_little_feedback_is_no_verdict(feedback: Epoch | None, reason: Reason, words: str) -> None:
@@ -61,21 +65,24 @@ def test_little_feedback_is_no_verdict(feedback: Epoch | None, reason: Reason, w
 @pytest.mark.parametrize(
     "feedback",
     [
-        Epoch(w=25, nc=500, ns=500, kc=150, ks=50),  # it would be rejected
-        Epoch(w=25, nc=1000, ns=1000, kc=100, ks=100),  # all of canary's clients send it, and a third of stable's
-        Epoch(w=25, nc=400, ns=7600, kc=4, ks=760),  # it would pass
+        Epoch(weight=25, canary_units=500, stable_units=500, canary_bad=150, stable_bad=50),  # it would be rejected
+        Epoch(
+            weight=25, canary_units=1000, stable_units=1000, canary_bad=100, stable_bad=100
+        ),  # all of canary's clients send it, and a third of stable's
+        Epoch(weight=25, canary_units=400, stable_units=7600, canary_bad=4, stable_bad=760),  # it would pass
     ],
 )
 def test_unequal_feedback_neither_rejects_nor_passes(feedback: Epoch) -> None:
     verdict = judged(feedback)
     assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.FEEDBACK_MISMATCH)
     assert verdict.metric == "wrong" and verdict.metrics[1].finding is Finding.UNEQUAL
-    assert f"of {feedback.nc + feedback.ns} sessions with feedback {feedback.nc} are canary's" in verdict.message
+    both = feedback.canary_units + feedback.stable_units
+    assert f"of {both} sessions with feedback {feedback.canary_units} are canary's" in verdict.message
 
 
 def test_unequal_feedback_does_not_hide_errors() -> None:
-    failing = Epoch(w=25, nc=250, ns=750, kc=100, ks=2)
-    verdict = judged(Epoch(w=25, nc=400, ns=7600, kc=4, ks=760), failing)
+    failing = Epoch(weight=25, canary_units=250, stable_units=750, canary_bad=100, stable_bad=2)
+    verdict = judged(Epoch(weight=25, canary_units=400, stable_units=7600, canary_bad=4, stable_bad=760), failing)
     assert (verdict.outcome, verdict.metric) == (Outcome.FAIL, "errors")
 
 
@@ -103,16 +110,19 @@ def simulated(canary_wrong: float, *, more_feedback: float = 1.0, seed: int = 7)
     """Fractions that are ever rejected and that are found unequal, and the median of sessions until a rejection."""
     chance = np.random.default_rng(seed)
     part = WEIGHT * more_feedback / (WEIGHT * more_feedback + 1 - WEIGHT)
-    nc = np.cumsum(chance.binomial(EACH, part, (LOOKS, RUNS)), axis=0)
-    steps = np.diff(nc, axis=0, prepend=0)
-    kc = np.cumsum(chance.binomial(steps, canary_wrong), axis=0)
-    ks = np.cumsum(chance.binomial(EACH - steps, STABLE_WRONG), axis=0)
+    canary_units = np.cumsum(chance.binomial(EACH, part, (LOOKS, RUNS)), axis=0)
+    steps = np.diff(canary_units, axis=0, prepend=0)
+    canary_bad = np.cumsum(chance.binomial(steps, canary_wrong), axis=0)
+    stable_bad = np.cumsum(chance.binomial(EACH - steps, STABLE_WRONG), axis=0)
     rejected, unequal = np.zeros(RUNS, bool), np.zeros(RUNS, bool)
     at = np.full(RUNS, np.inf)
     threshold = math.log(1 / SPEC.false_rollback_rate / WRONG.share)
     for look in range(LOOKS):
-        ns = EACH * (look + 1) - nc[look]
-        tally = Tally(np.array([WEIGHT]), *(found[:, None] for found in (nc[look], ns, kc[look], ks[look])))
+        stable_units = EACH * (look + 1) - canary_units[look]
+        tally = Tally(
+            np.array([WEIGHT]),
+            *(found[:, None] for found in (canary_units[look], stable_units, canary_bad[look], stable_bad[look])),
+        )
         differs = mismatched(tally)
         unequal |= differs
         new = ~differs & ~rejected & np.asarray(log_evidence(WRONG, tally) >= threshold)

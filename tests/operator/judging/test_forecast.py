@@ -82,16 +82,25 @@ def test_a_healthy_canary_is_never_expected_to_fail_nor_a_bad_one_to_pass() -> N
 
 
 def test_rates_that_are_observed_count_half_an_event_more() -> None:
-    rates = observed((Epoch(w=5, nc=99, ns=1999, kc=0, ks=9), Epoch(w=25, nc=100, ns=300, kc=2, ks=1)))
+    rates = observed(
+        (
+            Epoch(weight=5, canary_units=99, stable_units=1999, canary_bad=0, stable_bad=9),
+            Epoch(weight=25, canary_units=100, stable_units=300, canary_bad=2, stable_bad=1),
+        )
+    )
     assert rates is not None
     assert (rates.canary, rates.weight) == (2.5 / 200, 0.25)
     assert rates.stable == pytest.approx(10.5 / 2300)
-    assert observed((Epoch(w=5, nc=10),)) is None
+    assert observed((Epoch(weight=5, canary_units=10),)) is None
 
 
 def test_forecast_names_the_expected_outcome() -> None:
     metric = MetricSpec("errors", share=1.0, ok_below=0.005)
-    bad = expected(metric, (Epoch(w=10, nc=200, ns=1800, kc=8, ks=9),), ALPHA, BETA)
-    good = expected(metric, (Epoch(w=10, nc=200, ns=1800, kc=0, ks=2),), ALPHA, BETA)
+    bad = expected(
+        metric, (Epoch(weight=10, canary_units=200, stable_units=1800, canary_bad=8, stable_bad=9),), ALPHA, BETA
+    )
+    good = expected(
+        metric, (Epoch(weight=10, canary_units=200, stable_units=1800, canary_bad=0, stable_bad=2),), ALPHA, BETA
+    )
     assert bad.fails and not good.fails
     assert bad.samples is not None and good.samples is not None

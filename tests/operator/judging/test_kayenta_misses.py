@@ -20,8 +20,19 @@ def points(*values: float) -> np.ndarray:
     return np.array([values], dtype=np.float64)
 
 
-def ours(weight: int, nc: int, ns: int, kc: int, ks: int) -> Outcome:
-    counts = Counts("metric", (Epoch(w=weight, nc=nc, ns=ns, kc=kc, ks=ks),))
+def ours(weight: int, canary_units: int, stable_units: int, canary_bad: int, stable_bad: int) -> Outcome:
+    counts = Counts(
+        "metric",
+        (
+            Epoch(
+                weight=weight,
+                canary_units=canary_units,
+                stable_units=stable_units,
+                canary_bad=canary_bad,
+                stable_bad=stable_bad,
+            ),
+        ),
+    )
     return judge(SPEC, Reading((counts,), seconds=600.0)).outcome
 
 
@@ -46,7 +57,7 @@ def test_seven_slow_minutes_of_ten_pass_kayenta_and_eight_do_not() -> None:
 
 def test_seven_slow_minutes_of_ten_fail_here() -> None:
     """At only five requests a minute, split in halves: 35 of 50 slow against none."""
-    assert ours(50, nc=50, ns=50, kc=35, ks=0) is Outcome.FAIL
+    assert ours(50, canary_units=50, stable_units=50, canary_bad=35, stable_bad=0) is Outcome.FAIL
 
 
 def test_sparse_errors_pass_kayenta() -> None:
@@ -55,8 +66,8 @@ def test_sparse_errors_pass_kayenta() -> None:
 
 def test_sparse_errors_are_not_passed_here() -> None:
     """Four errors against none: at equal weights that is no proof, at weight 5 it is."""
-    assert ours(50, nc=300, ns=300, kc=4, ks=0) is Outcome.INCONCLUSIVE
-    assert ours(5, nc=60, ns=1140, kc=4, ks=0) is Outcome.FAIL
+    assert ours(50, canary_units=300, stable_units=300, canary_bad=4, stable_bad=0) is Outcome.INCONCLUSIVE
+    assert ours(5, canary_units=60, stable_units=1140, canary_bad=4, stable_bad=0) is Outcome.FAIL
 
 
 def test_a_canary_whose_time_out_is_all_or_nothing() -> None:
@@ -65,15 +76,15 @@ def test_a_canary_whose_time_out_is_all_or_nothing() -> None:
     stable = points(10, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 17, 17.1, 17.2, 17.3, 17.4, 17.5, 17.6, 17.7)
     assert not kayenta.high(canary, stable)[0]
     # Slower than stable ever was, 17.7: seven of fifteen minutes of canary, with ten requests each.
-    assert ours(50, nc=150, ns=150, kc=70, ks=0) is Outcome.FAIL
+    assert ours(50, canary_units=150, stable_units=150, canary_bad=70, stable_bad=0) is Outcome.FAIL
 
 
 def test_errors_every_fifth_minute_against_a_stable_without_any() -> None:
     """spinnaker/kayenta#799: with NaN replaced by 0, most minutes of both sides are alike."""
     canary = points(*([1, 0, 0, 0, 0, 2, 0, 0, 0, 0] * 2), 1, 0, 0, 0, 0)
     assert not kayenta.high(canary, np.zeros_like(canary))[0]
-    assert ours(50, nc=2500, ns=2500, kc=7, ks=0) is not Outcome.PASS
-    assert ours(10, nc=500, ns=4500, kc=7, ks=0) is Outcome.FAIL
+    assert ours(50, canary_units=2500, stable_units=2500, canary_bad=7, stable_bad=0) is not Outcome.PASS
+    assert ours(10, canary_units=500, stable_units=4500, canary_bad=7, stable_bad=0) is Outcome.FAIL
 
 
 def test_kayenta_finds_what_it_should() -> None:

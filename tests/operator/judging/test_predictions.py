@@ -20,7 +20,10 @@ from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
 ERRORS = MetricSpec("errors", event="FirstAttemptError", share=0.5, ok_below=0.02)
 BOUNDED = MetricSpec("drift", event="PredictionDrift", share=0.5, max_psi=0.1)
 REPORT = MetricSpec("drift", event="PredictionDrift", dry_run=True)
-GOOD = (Epoch(w=25, nc=1000, ns=3000, kc=1, ks=3), Epoch(w=25, nc=1000, ns=3000, kc=1, ks=3))
+GOOD = (
+    Epoch(weight=25, canary_units=1000, stable_units=3000, canary_bad=1, stable_bad=3),
+    Epoch(weight=25, canary_units=1000, stable_units=3000, canary_bad=1, stable_bad=3),
+)
 EQUAL = (200,) * 10
 SHIFTED = (60, 100, 120, 160, 180, 220, 240, 280, 300, 340)  # an index of 0.21
 

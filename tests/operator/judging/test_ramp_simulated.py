@@ -28,7 +28,9 @@ class SimulatedRamp:
     cost: float = 0.0  # extra bad responses that users got
     passed_s: float = math.inf
     rejected_s: float = math.inf
-    counts: np.ndarray = field(default_factory=lambda: np.zeros((4, len(WEIGHTS)), dtype=np.int64))  # nc, ns, kc, ks
+    counts: np.ndarray = field(
+        default_factory=lambda: np.zeros((4, len(WEIGHTS)), dtype=np.int64)
+    )  # canary_units, stable_units, canary_bad, stable_bad
 
     def run(self) -> None:
         template = BUILT_IN["llm-release"].spec
@@ -38,17 +40,21 @@ class SimulatedRamp:
         for seconds in range(int(LOOK_S), 60 * MINUTES + 1, int(LOOK_S)):
             units = self._look(weight)
             self.spent += bound * units
-            nc, ns, kc, ks = self.counts
-            against = log_evidence(live, Tally(np.array(WEIGHTS) / 100, nc, ns, kc, ks)) + math.log(live.share)
+            canary_units, stable_units, canary_bad, stable_bad = self.counts
+            against = log_evidence(
+                live, Tally(np.array(WEIGHTS) / 100, canary_units, stable_units, canary_bad, stable_bad)
+            ) + math.log(live.share)
             if against >= math.log(2 / template.false_rollback_rate):  # the shadow has the other half
                 self.rejected_s = seconds
                 return
             shares, margin = np.array(WEIGHTS) / 100, (live.max_extra or 0) / 1000
-            proof = log_ipw_below(kc, ks, nc + ns, shares, margin, live_bets(shares, margin))
-            if proof >= math.log(1 / level) and nc.sum() >= template.min_samples.canary_requests:
+            proof = log_ipw_below(
+                canary_bad, stable_bad, canary_units + stable_units, shares, margin, live_bets(shares, margin)
+            )
+            if proof >= math.log(1 / level) and canary_units.sum() >= template.min_samples.canary_requests:
                 self.passed_s = seconds
                 return
-            own = float(rate_upper(kc.sum(), nc.sum(), level / 2)) if nc.sum() else 1.0
+            own = float(rate_upper(canary_bad.sum(), canary_units.sum(), level / 2)) if canary_units.sum() else 1.0
             bound = min(self.shadow, own)
             least = least_weight(bound, self.spent, BUDGET, self.rate)
             weight = max(least, next_weight(bound, own, self.spent, BUDGET, self.rate))

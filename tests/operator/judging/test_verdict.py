@@ -21,16 +21,16 @@ DRIFT = MetricSpec("drift", kind=Kind.PAIRED_DRIFT, share=0.2)
 SPEC = AnalysisSpec(metrics=(ERRORS, TTFT), vetoes=(Veto("PodCrashLoop"), Veto("maxConsecutiveCanaryFailures", 5)))
 
 HEALTHY = (
-    Counts("errors", (Epoch(w=25, nc=5000, ns=15000, kc=5, ks=15),)),
-    Counts("ttft", (Epoch(w=25, nc=5000, ns=15000, kc=250, ks=750),)),
+    Counts("errors", (Epoch(weight=25, canary_units=5000, stable_units=15000, canary_bad=5, stable_bad=15),)),
+    Counts("ttft", (Epoch(weight=25, canary_units=5000, stable_units=15000, canary_bad=250, stable_bad=750),)),
 )
 BROKEN = (
-    Counts("errors", (Epoch(w=5, nc=50, ns=950, kc=25, ks=5),)),
-    Counts("ttft", (Epoch(w=5, nc=50, ns=950, kc=3, ks=48),)),
+    Counts("errors", (Epoch(weight=5, canary_units=50, stable_units=950, canary_bad=25, stable_bad=5),)),
+    Counts("ttft", (Epoch(weight=5, canary_units=50, stable_units=950, canary_bad=3, stable_bad=48),)),
 )
 
 
-GIVEN = (Epoch(w=5, nc=12, ns=228),)
+GIVEN = (Epoch(weight=5, canary_units=12, stable_units=228),)
 
 
 def reading(counts: tuple[Counts, ...] = HEALTHY, seconds: float = 600.0, **more: object) -> Reading:
@@ -56,12 +56,30 @@ def test_two_metrics_that_are_each_a_little_short_fail_together() -> None:
     """Evidence adds up: each metric alone stays below the threshold."""
     spec = AnalysisSpec(metrics=(MetricSpec("a", share=0.5), MetricSpec("b", share=0.5)))
     epochs = next(
-        (Epoch(w=10, nc=1000, ns=9000, kc=kc, ks=40),)
-        for kc in range(1, 100)
-        if judge(spec, reading((Counts("a", (Epoch(w=10, nc=1000, ns=9000, kc=kc, ks=40),)),))).log_evidence
+        (Epoch(weight=10, canary_units=1000, stable_units=9000, canary_bad=canary_bad, stable_bad=40),)
+        for canary_bad in range(1, 100)
+        if judge(
+            spec,
+            reading(
+                (
+                    Counts(
+                        "a",
+                        (Epoch(weight=10, canary_units=1000, stable_units=9000, canary_bad=canary_bad, stable_bad=40),),
+                    ),
+                )
+            ),
+        ).log_evidence
         > math.log(100) - 0.6
     )
-    alone = judge(spec, reading((Counts("a", epochs), Counts("b", (Epoch(w=10, nc=1000, ns=9000, kc=4, ks=40),)))))
+    alone = judge(
+        spec,
+        reading(
+            (
+                Counts("a", epochs),
+                Counts("b", (Epoch(weight=10, canary_units=1000, stable_units=9000, canary_bad=4, stable_bad=40),)),
+            )
+        ),
+    )
     both = judge(spec, reading((Counts("a", epochs), Counts("b", epochs))))
     assert alone.outcome is Outcome.INCONCLUSIVE
     assert both.outcome is Outcome.FAIL
@@ -91,21 +109,33 @@ def test_doubt_is_inconclusive_and_has_a_name(given: Reading, reason: Reason, wo
 
 
 def test_a_wrong_split_makes_any_comparison_meaningless() -> None:
-    counts = (Counts("errors", (Epoch(w=5, nc=900, ns=9100, kc=450, ks=45),)), HEALTHY[1])
-    verdict = judge(SPEC, reading(counts, assigned=(Epoch(w=5, nc=900, ns=9100),)))
+    counts = (
+        Counts("errors", (Epoch(weight=5, canary_units=900, stable_units=9100, canary_bad=450, stable_bad=45),)),
+        HEALTHY[1],
+    )
+    verdict = judge(SPEC, reading(counts, assigned=(Epoch(weight=5, canary_units=900, stable_units=9100),)))
     assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.SAMPLE_RATIO_MISMATCH)
     assert "canary was given 900 of 10000" in verdict.message
 
 
 def test_requests_that_do_not_end_are_no_wrong_split() -> None:
     """A tenth of canary's requests ended: fewer ended requests are a consequence of slow ones."""
-    counts = (Counts("errors", (Epoch(w=5, nc=50, ns=9500, kc=25, ks=5),)), HEALTHY[1])
-    assert judge(SPEC, reading(counts, assigned=(Epoch(w=5, nc=500, ns=9500),))).metric == "errors"
+    counts = (
+        Counts("errors", (Epoch(weight=5, canary_units=50, stable_units=9500, canary_bad=25, stable_bad=5),)),
+        HEALTHY[1],
+    )
+    assert (
+        judge(SPEC, reading(counts, assigned=(Epoch(weight=5, canary_units=500, stable_units=9500),))).metric
+        == "errors"
+    )
 
 
 @pytest.mark.parametrize("load", [0.2, 1.0, 2.0])
 def test_latencies_at_the_load_of_stable_are_compared(load: float) -> None:
-    slow = (HEALTHY[0], Counts("ttft", (Epoch(w=25, nc=5000, ns=15000, kc=2000, ks=750),)))
+    slow = (
+        HEALTHY[0],
+        Counts("ttft", (Epoch(weight=25, canary_units=5000, stable_units=15000, canary_bad=2000, stable_bad=750),)),
+    )
     assert judge(SPEC, reading(slow, canary_load=load)).metric == "ttft"
     assert judge(SPEC, reading(BROKEN, canary_load=load)).metric == "errors"
 
@@ -126,12 +156,12 @@ def test_less_load_does_not_affect_other_metrics_than_latencies() -> None:
 def test_the_wait_is_that_of_the_slowest_metric_in_its_own_count() -> None:
     """A session sends many requests, so latencies per session need fewer additional samples than errors per request."""
     counts = (
-        Counts("errors", (Epoch(w=50, nc=1000, ns=1000, kc=10, ks=10),)),
-        Counts("ttft", (Epoch(w=50, nc=100, ns=100, kc=5, ks=5),)),
+        Counts("errors", (Epoch(weight=50, canary_units=1000, stable_units=1000, canary_bad=10, stable_bad=10),)),
+        Counts("ttft", (Epoch(weight=50, canary_units=100, stable_units=100, canary_bad=5, stable_bad=5),)),
     )
     verdict = judge(SPEC, reading(counts, seconds=100.0))
     rows = {row.name: row for row in verdict.metrics}
-    waits = [100.0 * ((row.samples_needed or 0) - row.nc) / row.nc for row in rows.values()]
+    waits = [100.0 * ((row.samples_needed or 0) - row.canary_units) / row.canary_units for row in rows.values()]
     assert min(waits) > 0 and verdict.seconds_left == math.ceil(max(waits))
     assert verdict.samples == 100
     assert verdict.samples_needed == 100 + math.ceil(verdict.seconds_left)
@@ -139,7 +169,7 @@ def test_the_wait_is_that_of_the_slowest_metric_in_its_own_count() -> None:
 
 def test_few_requests_never_pass() -> None:
     """Nothing bad at all, and too little to know."""
-    few = tuple(Counts(name, (Epoch(w=50, nc=120, ns=120),)) for name in ("errors", "ttft"))
+    few = tuple(Counts(name, (Epoch(weight=50, canary_units=120, stable_units=120),)) for name in ("errors", "ttft"))
     verdict = judge(SPEC, reading(few))
     assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.UNDECIDED)
 
@@ -153,8 +183,8 @@ def test_a_minimum_of_samples_holds_beside_the_proof() -> None:
 
 def test_undecided_verdict_has_a_forecast() -> None:
     counts = (
-        Counts("errors", (Epoch(w=25, nc=412, ns=1236, kc=0, ks=1),)),
-        Counts("ttft", (Epoch(w=25, nc=412, ns=1236, kc=20, ks=62),)),
+        Counts("errors", (Epoch(weight=25, canary_units=412, stable_units=1236, canary_bad=0, stable_bad=1),)),
+        Counts("ttft", (Epoch(weight=25, canary_units=412, stable_units=1236, canary_bad=20, stable_bad=62),)),
     )
     verdict = judge(SPEC, reading(counts, seconds=412.0))
     assert verdict.reason is Reason.UNDECIDED
@@ -184,7 +214,10 @@ def test_a_veto_needs_a_stable_without_the_symptom(symptom: Symptom, fails: bool
 
 def test_dry_run_metric_is_shown_and_decides_nothing() -> None:
     spec = AnalysisSpec(metrics=(MetricSpec("cost", dry_run=True), TTFT))
-    bad = (Counts("cost", (Epoch(w=25, nc=5000, ns=15000, kc=2500, ks=15),)), HEALTHY[1])
+    bad = (
+        Counts("cost", (Epoch(weight=25, canary_units=5000, stable_units=15000, canary_bad=2500, stable_bad=15),)),
+        HEALTHY[1],
+    )
     verdict = judge(spec, reading(bad))
     assert verdict.outcome is Outcome.PASS
     assert verdict.metrics[0].log_evidence > 100
@@ -192,14 +225,14 @@ def test_dry_run_metric_is_shown_and_decides_nothing() -> None:
 
 def test_drift_compares_with_the_floor() -> None:
     spec = AnalysisSpec(metrics=(DRIFT,))
-    same = (Counts("drift", (Epoch(w=50, nc=2000, ns=2000, kc=60, ks=60),)),)
-    other = (Counts("drift", (Epoch(w=50, nc=2000, ns=2000, kc=60, ks=10),)),)
+    same = (Counts("drift", (Epoch(weight=50, canary_units=2000, stable_units=2000, canary_bad=60, stable_bad=60),)),)
+    other = (Counts("drift", (Epoch(weight=50, canary_units=2000, stable_units=2000, canary_bad=60, stable_bad=10),)),)
     assert judge(spec, reading(same)).outcome is not Outcome.FAIL
     assert judge(spec, reading(other)).metric == "drift"
 
 
-PAIRED = (Epoch(w=50, nc=200, ns=200, kc=60, ks=2),)
-ALONE = (Epoch(w=50, nc=200, ns=200, kc=60, ks=0),)
+PAIRED = (Epoch(weight=50, canary_units=200, stable_units=200, canary_bad=60, stable_bad=2),)
+ALONE = (Epoch(weight=50, canary_units=200, stable_units=200, canary_bad=60, stable_bad=0),)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +295,10 @@ def test_a_verdict_is_the_same_bits_after_the_status_was_written_and_read(
 def test_a_worse_canary_never_gets_a_better_verdict(errors: tuple[Epoch, ...], extra: int) -> None:
     """More bad events of canary among the same requests: evidence rises, and so does the severity of the verdict."""
     spec = AnalysisSpec(metrics=(ERRORS,))
-    worse = tuple(Epoch(e.w, e.nc, e.ns, min(e.nc, e.kc + extra), e.ks) for e in errors)
+    worse = tuple(
+        Epoch(e.weight, e.canary_units, e.stable_units, min(e.canary_units, e.canary_bad + extra), e.stable_bad)
+        for e in errors
+    )
     first, second = (judge(spec, reading((Counts("errors", epochs),))) for epochs in (errors, worse))
     assert second.log_evidence >= first.log_evidence - 1e-9
     rank = {Outcome.PASS: 0, Outcome.INCONCLUSIVE: 1, Outcome.FAIL: 2}
@@ -271,12 +307,12 @@ def test_a_worse_canary_never_gets_a_better_verdict(errors: tuple[Epoch, ...], e
 
 def test_the_arrays_of_a_simulation_give_the_operators_bits() -> None:
     rng = np.random.default_rng(9)
-    kc, ks = rng.integers(0, 50, (20, 2)), rng.integers(0, 300, (20, 2))
-    nc, ns = kc + 1000, ks + 9000
-    tally = Tally(np.array([0.05, 0.5]), nc, ns, kc, ks)
+    canary_bad, stable_bad = rng.integers(0, 50, (20, 2)), rng.integers(0, 300, (20, 2))
+    canary_units, stable_units = canary_bad + 1000, stable_bad + 9000
+    tally = Tally(np.array([0.05, 0.5]), canary_units, stable_units, canary_bad, stable_bad)
     logs, passed = log_evidence(ERRORS, tally), passes(ERRORS, tally, 0.05)
     for run in range(20):
-        numbers = [item[run].tolist() for item in (nc, ns, kc, ks)]
+        numbers = [item[run].tolist() for item in (canary_units, stable_units, canary_bad, stable_bad)]
         epochs = tuple(Epoch(w, *(item[j] for item in numbers)) for j, w in enumerate((5, 50)))
         alone = Tally.of(epochs)
         assert float(log_evidence(ERRORS, alone)) == float(logs[run])
@@ -294,9 +330,9 @@ def test_the_arrays_of_a_simulation_give_the_operators_bits() -> None:
         (lambda: AnalysisSpec(metrics=(ERRORS, ERRORS)), "same name"),
         (lambda: AnalysisSpec(metrics=(ERRORS, MetricSpec("b", share=0.6))), "add up to 1.1"),
         (lambda: AnalysisSpec(metrics=(ERRORS,), false_rollback_rate=0), "falseRollbackRate is 0"),
-        (lambda: Epoch(w=0), "weight is 0"),
-        (lambda: Epoch(w=100), "weight is 100"),
-        (lambda: Epoch(w=5, nc=1, kc=2), "2 bad of 1 on canary"),
+        (lambda: Epoch(weight=0), "weight is 0"),
+        (lambda: Epoch(weight=100), "weight is 100"),
+        (lambda: Epoch(weight=5, canary_units=1, canary_bad=2), "2 bad of 1 on canary"),
     ],
 )
 def test_invalid_analysis_is_refused_with_a_message(build: object, words: str) -> None:

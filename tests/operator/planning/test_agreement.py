@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from slipway_contracts.twin_shadow import PredictionTolerance
-from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.support.model_cluster import ModelCluster, healthy, model
 
@@ -39,9 +38,9 @@ def mirrored(*metrics: dict[str, Any], disagree: float, steps: list[dict[str, An
 
 
 def verdict_of(world: ModelCluster) -> Any:
-    rollout = world.parsed().rollout
-    assert rollout and rollout.analysis and rollout.analysis.verdict
-    return rollout.analysis.verdict
+    run = world.run_now()
+    assert run and run.verdict
+    return run.verdict
 
 
 def test_a_new_model_with_other_labels_is_rejected_at_weight_0() -> None:
@@ -93,9 +92,9 @@ def test_a_report_beside_what_decides_has_the_numbers_and_rejects_nothing() -> N
     assert found["labels"] == "Reported" and "labels: of " in verdict.message
 
 
-def test_the_status_alone_gives_the_same_verdict_again() -> None:
+def test_the_run_alone_gives_the_same_verdict_again() -> None:
     world = mirrored(disagree=0.3)
-    obj = world.obj()
-    again = retrial.again(obj, retrial.runs(obj)["analysis"], world.templates["labels"])
-    verdict = expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"]
+    saved = world.saved_run()
+    again = retrial.again(world.obj(), retrial.parse(saved), world.templates["labels"])
+    verdict = saved["status"]["verdict"]
     assert (again.verdict, again.notes) == (verdict, ()) and verdict["outcome"] == "Fail"

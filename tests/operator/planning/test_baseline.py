@@ -54,9 +54,12 @@ def test_a_baseline_has_the_canarys_pods_and_weight_and_is_compared_with() -> No
     canary = world.parsed().canary_revision
     sides = [sample.revisions for g in world.gateways for sample in g.samples.values() if canary in sample.weights]
     epochs = run_of(world).counts[0].epochs
-    assert {epoch.w for epoch in epochs} == {50}, "both have as many requests"
+    assert {epoch.weight for epoch in epochs} == {50}, "both have as many requests"
     counted = [sum(side[name].requests for side in sides if name in side) for name in (canary, baseline(world))]
-    assert 0 < sum(epoch.nc for epoch in epochs) <= counted[0] and 0 < sum(epoch.ns for epoch in epochs) <= counted[1]
+    assert (
+        0 < sum(epoch.canary_units for epoch in epochs) <= counted[0]
+        and 0 < sum(epoch.stable_units for epoch in epochs) <= counted[1]
+    )
     world.run_until("Promoting", 400)
     assert shares(world)[1] == 100 - shares(world)[0], "nothing is left to compare"
     world.run_until(None)
@@ -196,4 +199,4 @@ def test_restart_of_the_operator_changes_no_result_of_an_analysis_with_a_baselin
                 world.patch_status()
         run = run_of(world)
         results.append((run.counts, run.assigned, run.verdict, run.trace, run.load))
-    assert results[0] == results[1] and results[0][0][0].epochs[0].w == 50
+    assert results[0] == results[1] and results[0][0][0].epochs[0].weight == 50

@@ -295,7 +295,7 @@ def test_verdict_at_weight_0_or_100_is_no_data_with_the_reason() -> None:
         world.run_until("Analyzing")
         world.run(200)
         assert world.state() == "Analyzing"
-        verdict = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+        verdict = world.run_now().verdict  # type: ignore[union-attr]
         assert verdict and verdict.reason == "NoData"
         assert (
             verdict.message

@@ -7,7 +7,6 @@ import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import Outcome
 from slipway_operator.model.analysis.template import SHADOW_DRIFT
-from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.support.model_cluster import ModelCluster, healthy, model
 
@@ -58,9 +57,9 @@ def test_drift_rejects_a_change_that_keeps_the_weights(
     change: dict[str, Any], drift: float, state: str, outcome: str, reason: str
 ) -> None:
     world = shadowed(change, drift=drift)
-    rollout = world.parsed().rollout
-    assert rollout and rollout.analysis and rollout.analysis.verdict
-    verdict = rollout.analysis.verdict
+    run = world.run_now()
+    assert run and run.verdict
+    verdict = run.verdict
     assert (world.state(), verdict.outcome, verdict.reason) == (state, outcome, reason)
     assert world.weights() == {"v1": 100} if state == "Aborted" else 100 in world.weights().values()
     same_weights = change in (IMAGE, ARGUMENTS)
@@ -79,7 +78,7 @@ def test_drift_rejects_a_change_that_keeps_the_weights(
 @pytest.mark.parametrize("drift", [0.0, 0.5])
 def test_without_a_floor_there_is_no_verdict(change: dict[str, Any], drift: float) -> None:
     world = shadowed(change, drift=drift, replicas=1)
-    verdict = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+    verdict = world.run_now().verdict  # type: ignore[union-attr]
     assert verdict and (verdict.outcome, verdict.reason) == ("Inconclusive", "NoFloor")
     assert world.state() == "Paused" and "NoFloor: drift: " in world.parsed().message
     assert "needs a second stable pod" in verdict.message
@@ -89,24 +88,25 @@ def test_without_a_floor_there_is_no_verdict(change: dict[str, Any], drift: floa
 
 def test_without_a_floor_new_weights_are_reported_all_the_same() -> None:
     world = shadowed(WEIGHTS, drift=0.5, replicas=1)
-    verdict = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+    verdict = world.run_now().verdict  # type: ignore[union-attr]
     assert verdict and (verdict.outcome, verdict.metrics[0].finding) == ("Pass", "Reported")
     assert "needs a second stable pod; reported only, for the weights differ" in verdict.message
 
 
 def test_stable_that_differs_from_itself_as_often_explains_canary() -> None:
     world = shadowed(IMAGE, drift=0.3, floor=0.3)
-    verdict = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+    verdict = world.run_now().verdict  # type: ignore[union-attr]
     assert verdict and verdict.outcome != "Fail" and world.state() == "Paused"
 
 
 @pytest.mark.parametrize(("change", "differ"), [(IMAGE, False), (WEIGHTS, True)])
-def test_the_status_alone_gives_the_same_verdict_again(change: dict[str, Any], differ: bool) -> None:
-    obj = shadowed(change, drift=0.2).obj()
-    run = retrial.runs(obj)["analysis"]
-    again = retrial.again(obj, run, None)
+def test_the_run_alone_gives_the_same_verdict_again(change: dict[str, Any], differ: bool) -> None:
+    world = shadowed(change, drift=0.2)
+    saved = world.saved_run()
+    run = retrial.parse(saved)
+    again = retrial.again(world.obj(), run, None)
     assert run.weights_differ == differ
-    verdict = expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"]
+    verdict = saved["status"]["verdict"]
     assert (again.verdict, again.notes) == (verdict, ())
     failing = {look.verdict.outcome for look in again.looks} & {Outcome.FAIL}
     assert failing == (set() if differ else {Outcome.FAIL}), "at no earlier look either"
@@ -117,7 +117,7 @@ def test_no_mirrored_request_is_no_data() -> None:
     world = healthy(replicas=2, steps=copy.deepcopy(STEPS))
     world.edit(**IMAGE)
     decided(world)
-    verdict = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+    verdict = world.run_now().verdict  # type: ignore[union-attr]
     assert verdict and (verdict.outcome, verdict.reason) == ("Inconclusive", "NoData")
     assert "no request is split" not in verdict.message
 
@@ -143,13 +143,15 @@ def test_counts_survive_other_weights_and_other_metrics() -> None:
     for _ in range(60):
         world.reconcile()
         world.pass_time(2)
-    run = world.parsed().rollout.background  # type: ignore[union-attr]
+    run = world.run_now("background")
     counts = {item.metric: item.epochs for item in run.counts}  # type: ignore[union-attr]
     assert set(counts) == {"drift", "flips", "errors", "drift/no-floor", "flips/no-floor"}
-    paired = [epoch for epoch in counts["drift"] if epoch.nc]
-    assert {epoch.w for epoch in paired} == {50} and all(epoch.nc == epoch.ns for epoch in paired)
-    assert {epoch.w for epoch in counts["errors"] if epoch.nc} == {25}
+    paired = [epoch for epoch in counts["drift"] if epoch.canary_units]
+    assert {epoch.weight for epoch in paired} == {50} and all(
+        epoch.canary_units == epoch.stable_units for epoch in paired
+    )
+    assert {epoch.weight for epoch in counts["errors"] if epoch.canary_units} == {25}
     shadows = [sample.shadow for gateway in world.gateways for sample in gateway.samples.values()]
     sent = sum(found["text"].pairs for shadow in shadows for found in shadow.values())
     # The last moments are read at the next reconcile that is due.
-    assert 0 < sum(epoch.nc for epoch in paired) <= sent
+    assert 0 < sum(epoch.canary_units for epoch in paired) <= sent

@@ -78,6 +78,6 @@ def test_gateways_take_feedback_while_a_rollout_may_be_decided_by_it(event: str,
 def test_the_status_has_the_feedback_of_both_sides() -> None:
     labelled = Labelled(gives={}, wrong={CANARY: 0.4})
     labelled.run_until("Aborted")
-    run = labelled.world.parsed().rollout.analysis  # type: ignore[union-attr]
+    run = labelled.world.run_now()
     assert run and run.verdict and run.verdict.metric == "wrong"
     assert any(row.name == "wrong" and row.canary_bad > row.stable_bad / 2 for row in run.verdict.metrics)

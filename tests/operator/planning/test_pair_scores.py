@@ -10,7 +10,6 @@ from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
 from slipway_operator.api.v1alpha1.twin_shadow import PairScores
 from slipway_operator.judging.margins import scores
 from slipway_operator.model.analysis.verdict import Reading
-from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import event_message
 from tests.operator.planning.test_twin_shadow import QUICK, decided, releasing, run_of, shadow_of, shadowed
@@ -109,11 +108,11 @@ def test_without_a_twin_nothing_is_rated() -> None:
 
 
 @pytest.mark.parametrize("metric", [REPORT, GATE])
-def test_the_status_alone_gives_the_same_verdict_again(metric: dict[str, Any]) -> None:
+def test_the_run_alone_gives_the_same_verdict_again(metric: dict[str, Any]) -> None:
     world = rating(metric, 0.05, 0.02)
     world.run_until("Analyzing")
     world.run(90, step=5)
-    run = retrial.runs(world.obj())["analysis"]
+    run = retrial.parse(world.saved_run())
     again = retrial.again(world.obj(), run, world.templates["quick"])
     assert run.verdict and again.notes == () and again.verdict["message"] == run.verdict.message
     assert again.verdict["scores"]["pairs"] > 0
@@ -124,7 +123,7 @@ def test_the_status_has_no_content() -> None:
     world = rating(REPORT, 0.5)
     world.run_until("Analyzing")
     world.run(30, step=5)
-    scores = expanded(world.obj()["status"])[0]["rollout"]["analysis"]["verdict"]["scores"]
+    scores = world.saved_run()["status"]["verdict"]["scores"]
     assert scores and all(isinstance(value, int | float) for value in scores.values())
 
 

@@ -70,7 +70,7 @@ def test_gateways_read_predictions_while_a_rollout_compares_them(metric: dict[st
 def test_the_status_has_the_index_and_fits_though_each_bin_is_counted() -> None:
     made = Predicting(BOUNDED, frequent={CANARY: (1, 2, 7)})
     made.run_until("Aborted")
-    run = made.world.parsed().rollout.analysis  # type: ignore[union-attr]
+    run = made.world.run_now()
     assert run and run.verdict and run.verdict.metric == "drift"
     found = run.verdict.predictions
     assert found and found.psi > 1 and found.differs and found.canary > 50 and found.unread == 0

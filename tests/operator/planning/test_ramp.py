@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import RampRun
-from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import BAD, reasons
 from tests.operator.planning.test_twin_shadow import decided, deployed, look, releasing, shadowed
@@ -42,8 +41,8 @@ def until_ramp(world: ModelCluster) -> None:
 
 
 def of_run(world: ModelCluster) -> RampRun | None:
-    rollout = world.parsed().rollout
-    return rollout.analysis.ramp if rollout and rollout.analysis else None
+    run = world.run_now()
+    return run.ramp if run else None
 
 
 def watched(world: ModelCluster, seconds: int) -> list[RampRun]:
@@ -242,9 +241,8 @@ def test_restarts_in_the_middle_change_no_bit_of_the_ramp() -> None:
 def test_the_ramp_in_the_status_is_judged_again_as_it_was() -> None:
     world = ramping()
     watched(world, 60)
-    obj = {"spec": world.spec, "status": expanded(world.status)[0]}
-    run = retrial.runs(world.obj())["analysis"]
-    again = retrial.again(world.obj(), run, world.templates["quick"])
-    assert obj["status"]["rollout"]["analysis"]["ramp"]["maxHarm"] == 20
+    saved = world.saved_run()
+    again = retrial.again(world.obj(), retrial.parse(saved), world.templates["quick"])
+    assert saved["status"]["ramp"]["maxHarm"] == 20
     assert not again.notes
     assert again.ramp.startswith("weight ") and "extra bad responses" in again.ramp

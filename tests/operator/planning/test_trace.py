@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, Moment
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, MetricCounts, Moment, RunStatus
 from slipway_operator.planning.analysis.trace import MOST_MOMENTS, MOST_READINGS, counts_at, noted, readings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ("errors", "ttft")
 
 
-def empty() -> AnalysisRun:
-    return AnalysisRun("r/1/1", "mine", "", NOW, NOW)
+def empty() -> RunStatus:
+    return RunStatus("r/1/1", "mine", "", NOW, NOW)
 
 
 def grown(counts: tuple[Counts, ...], epoch: int, more: int) -> tuple[Counts, ...]:
@@ -23,12 +23,18 @@ def grown(counts: tuple[Counts, ...], epoch: int, more: int) -> tuple[Counts, ..
     for item in counts or tuple(Counts(name) for name in NAMES):
         epochs = [*item.epochs, Epoch(10 + 5 * epoch)] if epoch >= len(item.epochs) else [*item.epochs]
         last = epochs[epoch]
-        epochs[epoch] = Epoch(last.w, last.nc + more, last.ns + 2 * more, last.kc + more // 2, last.ks + 1)
+        epochs[epoch] = Epoch(
+            last.weight,
+            last.canary_units + more,
+            last.stable_units + 2 * more,
+            last.canary_bad + more // 2,
+            last.stable_bad + 1,
+        )
         made.append(Counts(item.metric, tuple(epochs)))
     return tuple(made)
 
 
-def read(run: AnalysisRun, counts: tuple[Counts, ...], seconds: int) -> AnalysisRun:
+def read(run: RunStatus, counts: tuple[Counts, ...], seconds: int) -> RunStatus:
     counted = replace(run, counts=counts)
     return replace(counted, trace=noted(counted, run.counts, seconds))
 
@@ -62,7 +68,7 @@ def test_a_full_history_keeps_the_start_in_outline_and_the_end_in_detail() -> No
     for reading in range(MOST_READINGS + 1):
         run = read(run, grown(run.counts, 0, 2), reading)
     assert readings(run) == tuple(range(0, MOST_READINGS + 1, 2))
-    assert run.trace[-1] == Moment(MOST_READINGS, 0, (66, 132, 33, 33) * 2)
+    assert run.trace[-1] == Moment(MOST_READINGS, 0, dict.fromkeys(NAMES, MetricCounts(34, 68, 17, 17)))
 
 
 def test_a_run_without_history_has_none() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from slipway_contracts.twin_shadow import PredictionTolerance
-from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import BAD, event_message
 from tests.operator.planning.test_twin_shadow import decided, releasing, run_of, shadow_of, shadowed
@@ -109,10 +108,10 @@ def test_without_a_twin_labels_are_left_out_and_failures_decide() -> None:
         assert verdict and verdict.outcome == "Pass" and [row.name for row in verdict.metrics] == ["bad"]
 
 
-def test_the_status_alone_gives_the_same_verdict_again() -> None:
+def test_the_run_alone_gives_the_same_verdict_again() -> None:
     world = classified(flipped=0.1)
     decided(world, "Aborted")
-    obj = world.obj()
-    again = retrial.again(obj, retrial.runs(obj)["analysis"], world.templates["quick"])
-    verdict = expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"]
+    saved = world.saved_run()
+    again = retrial.again(world.obj(), retrial.parse(saved), world.templates["quick"])
+    verdict = saved["status"]["verdict"]
     assert (again.verdict, again.notes) == (verdict, ()) and verdict["outcome"] == "Fail"

@@ -6,6 +6,10 @@
 - apiGroups: [slipway.dev]
   resources: [analysistemplates]
   verbs: [get]
+# What an analysis counted; former runs beyond the limits of the spec are deleted.
+- apiGroups: [slipway.dev]
+  resources: [analysisruns]
+  verbs: [get, list, create, update, delete]
 # Its decisions go to the status alone: the spec is the user's.
 - apiGroups: [slipway.dev]
   resources: [modeldeployments/status]

@@ -1,15 +1,25 @@
-"""Analyses in the status, which is their only storage: bounded in size."""
+"""AnalysisRun: what was counted and measured in one analysis, and the verdict. At most MOST_BYTES an object.
 
-from dataclasses import dataclass
+The operator alone writes these objects. The status of their subject says which run and which `status.sequence` it acted
+on, and it alone decides: a run with other contents than the operator wrote last counts as lost.
+"""
+
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
-from slipway_contracts.api.markers import AnyText, AtMost, LogLine, SchemaOf, packed
-from slipway_contracts.api.types import Int32, Int64, Time, strict
+from slipway_contracts.api.markers import AnyText, AtMost, Definition, PrinterColumn, SchemaOf, custom_resource
+from slipway_contracts.api.types import ApiType, Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.provider import MetricRun
 from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairScores, PairSources, ShadowRun
+
+MOST_BYTES = 256 << 10  # of an object as JSON
+MOST_POINTS = 120  # of a series
+LONGEST_TEXT = 2048  # characters of a message
+# Messages contain numbers, and texts of providers.
+Text = Annotated[str, AtMost(LONGEST_TEXT)]
 
 
 class Outcome(StrEnum):
@@ -49,36 +59,39 @@ class Epoch:
     """Counts of one metric in one epoch: requests (of latencies: sessions) and bad ones among them.
 
     A change of the weight starts a new epoch, and so does the clock: see `judging.epochs`.
-    A session counts at most one bad event. For paired drift the counts are mirrored prompts at weight 50: `kc` where
-    only the canary disagreed with stable, `ks` where only the second stable pod did.
+    A session counts at most one bad event. For paired drift the counts are mirrored prompts at weight 50: `canary_bad`
+    where only the canary disagreed with stable, `stable_bad` where only the second stable pod did.
 
     Raises:
         ValueError: when the counts are impossible.
     """
 
-    w: Int32
+    weight: Int32
     """Weight of the new revision in percent when the requests were assigned."""
-    nc: Int64 = 0
+    canary_units: Int64 = 0
     """Number of requests to the new revision."""
-    ns: Int64 = 0
+    stable_units: Int64 = 0
     """Number of requests to stable."""
-    kc: Int64 = 0
+    canary_bad: Int64 = 0
     """Number of bad requests to the new revision."""
-    ks: Int64 = 0
+    stable_bad: Int64 = 0
     """Number of bad requests to stable."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.w < 100:
-            raise ValueError(f"weight is {self.w}; a comparison needs both revisions: count at 1 to 99 percent only")
-        if not (0 <= self.kc <= self.nc and 0 <= self.ks <= self.ns):
+        if not 0 < self.weight < 100:
             raise ValueError(
-                f"impossible counts: {self.kc} bad of {self.nc} on canary, {self.ks} of {self.ns} on stable"
+                f"weight is {self.weight}; a comparison needs both revisions: count at 1 to 99 percent only"
+            )
+        if not (0 <= self.canary_bad <= self.canary_units and 0 <= self.stable_bad <= self.stable_units):
+            raise ValueError(
+                f"impossible counts: {self.canary_bad} bad of {self.canary_units} on canary, "
+                f"{self.stable_bad} of {self.stable_units} on stable"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of one metric: four integers for each epoch."""
+    """Counts of one metric by epoch."""
 
     metric: str
     """Name of the metric."""
@@ -102,23 +115,43 @@ class Symptom:
 class AssignedEpoch(Epoch):
     """Requests that were assigned in one epoch, completed or not. Whether they are bad is unknown."""
 
-    kc: Int64 = 0
+    canary_bad: Int64 = 0
     """Always 0."""
-    ks: Int64 = 0
+    stable_bad: Int64 = 0
     """Always 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricCounts:
+    """Counts of one metric; a count that is absent is 0."""
+
+    canary_units: Int64 = 0
+    """Number of requests to the new revision."""
+    stable_units: Int64 = 0
+    """Number of requests to stable."""
+    canary_bad: Int64 = 0
+    """Number of bad requests to the new revision."""
+    stable_bad: Int64 = 0
+    """Number of bad requests to stable."""
+
+
+CountsByMetric = Annotated[dict[str, MetricCounts], AtMost(128)]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """Counters of one gateway process for one generation, as last added to the counts."""
 
-    incarnation: str
+    incarnation: Annotated[str, AtMost(64)]
     """Identifier of the gateway process."""
     generation: Int64
     """Generation of the routing table."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="Counter.")], ...], AtMost(514)] = ()
-    """Requests assigned to canary and to stable. Then four counters for each column of the analysis: requests of canary
-    and of stable, bad ones of canary and of stable."""
+    canary_assigned: Int64 = 0
+    """Number of requests that the split assigned to the new revision."""
+    stable_assigned: Int64 = 0
+    """Number of requests that it assigned to stable."""
+    counts: CountsByMetric = field(default_factory=dict)
+    """Counters by metric. A metric that is absent has only zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +200,8 @@ class Moment:
     """Seconds since the start of the run."""
     epoch: Int32
     """Index of the epoch in the counts, from 0."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="Count.")], ...], AtMost(512)] = ()
-    """Four counts for each metric, in the order of the counts: nc, ns, kc, ks."""
+    counts: CountsByMetric = field(default_factory=dict)
+    """Counts by metric. A metric that is absent has only zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +307,9 @@ class MetricRow:
     """Number of requests to the new revision at which a result is expected."""
 
 
-MetricLine = Annotated[MetricRow, LogLine(512), Field(description="NAME FINDING, bad requests of each side, evidence.")]
-
-
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """Most recent verdict of the analysis. Its numbers are in counters; an earlier release wrote them here."""
+    """Most recent verdict of the analysis."""
 
     outcome: Outcome
     """Result of the analysis so far."""
@@ -287,7 +317,7 @@ class RunVerdict:
     """Reason for the outcome: WorseThanStable, Vetoed, MetricFailed, MetricError, NotWorse, Undecided, NoData, Stale,
     WarmUp, SampleRatioMismatch, FeedbackMismatch, LoadMismatch, NoFloor, Measuring, MetricInconclusive, ShadowStarved,
     PairsOpen, NoTwin or HarmSpent."""
-    message: str
+    message: Text
     """Human-readable explanation with the numbers."""
     since: Time
     """Time since which the outcome and the reason are unchanged."""
@@ -308,8 +338,8 @@ class RunVerdict:
     quality: PairQuality | None = None
     scores: PairScores | None = None
     predictions: PredictionDrift | None = None
-    metrics: Annotated[tuple[MetricLine, ...], AtMost(32)] = ()
-    """Result of each metric as one line: NAME FINDING, bad requests of each side, evidence."""
+    metrics: Annotated[tuple[MetricRow, ...], AtMost(32)] = ()
+    """Result of each metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,19 +352,54 @@ class VerdictChange:
     """Outcome after the change."""
     reason: Annotated[Reason, AnyText()]
     """Reason for the outcome."""
-    message: str
+    message: Text
     """Human-readable explanation with the numbers."""
 
 
-@packed(
-    "counters",
-    "Counts from which the verdict is computed, as base64 of zlib-compressed JSON. `slipway analyze` shows them.",
-    plain=("id", "template", "started_at", "read_at", "measured", "verdict"),
-    formerly_plain=("ramp",),
-)
+@dataclass(frozen=True, slots=True)
+class SeriesPoint:
+    """Bound of one metric at one reading."""
+
+    seconds: Int64
+    """Seconds since the start of the run."""
+    low: float
+    """Lower bound."""
+    high: float
+    """Upper bound."""
+    n: Int64 = 0
+    """Number of requests to the new revision, or of pairs, that were counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """Bound of one metric over time."""
+
+    metric: str
+    """Name of the metric."""
+    unit: str
+    """What is bounded. ExtraPerThousand: bad responses of the new revision per 1,000 beyond those of stable. Ratio:
+    rate of bad requests to the new revision, divided by that of stable."""
+    limit: float
+    """Bound with which the metric passes."""
+    points: Annotated[tuple[SeriesPoint, ...], AtMost(MOST_POINTS)] = ()
+    """Readings, oldest first. Beyond the limit every second one is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarmPoint:
+    """What a ramp may have cost at one reading."""
+
+    seconds: Int64
+    """Seconds since the start of the run."""
+    spent: float
+    """Extra bad responses so far, at most."""
+    weight: Int32
+    """Percent of requests for the new revision."""
+
+
 @strict
 @dataclass(frozen=True, slots=True)
-class AnalysisRun:
+class RunStatus:
     """Run of an AnalysisTemplate, for one step or in the background of the steps."""
 
     id: str
@@ -355,7 +420,7 @@ class AnalysisRun:
     """Whether missingSince is longer ago than staleSeconds of the template."""
     warm: bool = False
     """Whether the warm-up is over."""
-    thresholds: Annotated[tuple[LatencyThreshold, ...], AtMost(512)] = ()
+    thresholds: Annotated[tuple[LatencyThreshold, ...], AtMost(256)] = ()
     """Latency thresholds from the latencies of stable."""
     former_times: Annotated[tuple[FormerTimes, ...], AtMost(64)] = ()
     """Latencies of stable when the thresholds were last renewed."""
@@ -374,8 +439,10 @@ class AnalysisRun:
     revision gets its share."""
     clocks: Annotated[tuple[Annotated[Int32, Field(description="Number of a clock epoch.")], ...], AtMost(200)] = ()
     """Number of the clock epoch of each of those epochs, from 0."""
-    seen: Annotated[tuple[Seen, ...], AtMost(1024)] = ()
+    seen: Annotated[tuple[Seen, ...], AtMost(256)] = ()
     """Counters of each gateway process as last added, so that a restart adds nothing twice."""
+    left_out: Annotated[tuple[Annotated[str, AtMost(64), Field(description="Gateway process.")], ...], AtMost(256)] = ()
+    """Gateway processes that are not counted, because there is no room for their counters."""
     load: Load = Load()
     weight: Int32 | None = None
     """Percent of requests for the new revision at the last recorded reading."""
@@ -396,5 +463,57 @@ class AnalysisRun:
     verdict: RunVerdict | None = None
     decisions: Annotated[tuple[VerdictChange, ...], AtMost(10)] = ()
     """Most recent changes of the verdict, oldest first."""
-    trace: Annotated[tuple[Moment, ...], AtMost(256)] = ()
-    """History of the counts for `slipway analyze`, at most 32 readings. Beyond that every second reading is dropped."""
+    trace: Annotated[tuple[Moment, ...], AtMost(128)] = ()
+    """History of the counts for `slipway analyze`. When it is long, every second reading is dropped."""
+    series: Annotated[tuple[MetricSeries, ...], AtMost(32)] = ()
+    """Bounds of the metrics over time."""
+    harm: Annotated[tuple[HarmPoint, ...], AtMost(MOST_POINTS)] = ()
+    """What a ramp may have cost over time."""
+    sequence: Int64 = 0
+    """Number of writes of the run. The status of the subject names the one that it acted on."""
+
+
+class SubjectReference(ApiType):
+    """Object whose change is analyzed."""
+
+    api_version: Annotated[str, Field(max_length=253)]
+    """API group and version."""
+    kind: Annotated[str, Field(max_length=63)]
+    """Kind of the object."""
+    name: Annotated[str, Field(max_length=253)]
+    """Name of the object, in the namespace of the run."""
+    uid: Annotated[str, Field(max_length=64)]
+    """UID of the object."""
+
+
+class AnalysisRunSpec(ApiType):
+    """Subject of the run."""
+
+    subject_ref: SubjectReference
+
+
+@custom_resource(
+    Definition(
+        group="slipway.dev",
+        version="v1alpha1",
+        plural="analysisruns",
+        short_names=("sar",),
+        categories=(),  # `kubectl get slipway` shows what people write
+        columns=(
+            PrinterColumn("Subject", "string", ".spec.subjectRef.name", "Object whose change is analyzed."),
+            PrinterColumn("Run", "string", ".status.id", "REVISION/ATTEMPT/STEP, or REVISION/ATTEMPT/background."),
+            PrinterColumn("Template", "string", ".status.template", "Name of the AnalysisTemplate."),
+            PrinterColumn("Outcome", "string", ".status.verdict.outcome", "Pass, Fail or Inconclusive, so far."),
+            PrinterColumn("Reason", "string", ".status.verdict.reason", "Reason for the outcome."),
+            PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
+            PrinterColumn("Message", "string", ".status.verdict.message", "The numbers.", wide=True),
+        ),
+    )
+)
+class AnalysisRun(ApiType):
+    """One analysis of a new revision: what was counted and measured, and the verdict. The operator alone writes it, and
+    the status of its subject alone decides: a run that another client changed or deleted starts again. Argo Rollouts
+    has a kind of the same name: write analysisruns.slipway.dev."""
+
+    spec: AnalysisRunSpec
+    status: RunStatus

@@ -22,6 +22,16 @@ from slipway_operator.api.v1alpha1.strategy import RolloutStrategy
 
 
 @implied_defaults()
+class RunHistoryLimits(ApiType):
+    """Number of former AnalysisRuns that are kept, as in Argo Rollouts. They are deleted when another one begins."""
+
+    successful_run_history_limit: Annotated[Int32, Field(ge=0, le=100)] = 5
+    """Number of former runs that passed."""
+    unsuccessful_run_history_limit: Annotated[Int32, Field(ge=0, le=100)] = 5
+    """Number of former runs that did not: those that failed, were inconclusive, or ended without a verdict."""
+
+
+@implied_defaults()
 class Drain(ApiType):
     """Termination of pods."""
 
@@ -259,6 +269,7 @@ class ModelDeploymentSpec(InputsRecord):
     """Pods created before this time are replaced one by one. Each is deleted when a new pod is ready."""
     revision_history_limit: Annotated[Int32, Field(ge=0, le=100)] = 5
     """Number of former revisions that are kept for a rollback."""
+    analysis: RunHistoryLimits | None = None
     rollout: RolloutIntents | None = None
 
 

@@ -7,11 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_contracts.api.markers import AtMost, ListMap, LogLine, OneOf, required
+from slipway_contracts.api.markers import AnyText, AtMost, ListMap, LogLine, OneOf, required
 from slipway_contracts.api.types import Int32, Int64, Time, strict
 from slipway_contracts.route_table import Traffic
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason, Text
 from slipway_operator.api.v1alpha1.hooks import Ended, HookState
+from slipway_operator.api.v1alpha1.provider import MetricRun
 
 MAX_WAKES = 5
 MOST_REVISIONS = 64
@@ -103,6 +104,84 @@ class Abort:
     """Step that the attempt had reached, counted from 0."""
 
 
+class Loss(StrEnum):
+    """Why an AnalysisRun does not count."""
+
+    MISSING = "RunMissing"  # no object has its name and UID
+    OLDER = "RunOlder"  # a backup was restored
+    NEWER = "RunNewer"  # an operator died after it wrote the run and before it wrote the status
+    FOREIGN = "RunForeign"  # another object has its name
+    EDITED = "RunEdited"  # another client changed it
+    UNREADABLE = "RunUnreadable"  # its contents make no sense
+
+
+@dataclass(frozen=True, slots=True)
+class StepVerdict:
+    """Verdict on which the rollout acts, as of the named sequence of the run."""
+
+    outcome: Outcome
+    """Result of the analysis so far."""
+    reason: Annotated[Reason, AnyText()]
+    """Reason for the outcome."""
+    message: Text
+    """Human-readable explanation with the numbers."""
+    since: Time
+    """Time since which the outcome and the reason are unchanged."""
+    seconds_left: Int64 | None = None
+    """Expected time until a verdict, in seconds."""
+    extra_at_most: float | None = None
+    """Extra bad responses of the new revision per 1,000, at most, where the template bounds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRamp:
+    """Ramp on which the rollout acts."""
+
+    weight: Annotated[Int32, Field(ge=0, le=99)]
+    """Percent of requests for the new revision that fits what is left of maxHarm."""
+    max_harm: Int32
+    """Extra bad responses that the ramp may cost before the new revision has passed."""
+    spent: Annotated[float, Field(ge=0)] = 0.0
+    """Extra bad responses that it may have cost so far."""
+    at_most: Annotated[float, Field(ge=0, le=1000)] = 1000.0
+    """Extra bad responses per 1,000, at most."""
+    passed_at: Time | None = None
+    """Time at which the new revision passed."""
+    bake_until: Time | None = None
+    """End of the bake. It begins when all gateways route by its weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisReference:
+    """Analysis of a rollout: the AnalysisRun with its numbers, and what the rollout acts on."""
+
+    id: str
+    """Identifier of the analysis: REVISION/ATTEMPT/STEP, or REVISION/ATTEMPT/background."""
+    template: str
+    """Name of the AnalysisTemplate."""
+    run: Annotated[str, AtMost(253)] = ""
+    """Name of the AnalysisRun. Absent while there is none."""
+    uid: Annotated[str, AtMost(64)] = ""
+    """UID of the AnalysisRun."""
+    sequence: Int64 = 0
+    """status.sequence of the AnalysisRun that the rollout acts on."""
+    lost: Annotated[Loss, AnyText()] | None = None
+    """Why a former run of this analysis did not count, so that it started again: RunMissing, RunOlder, RunNewer,
+    RunForeign, RunEdited or RunUnreadable."""
+    verdict: StepVerdict | None = None
+    braked: bool | None = None
+    """Whether the weight is held at 1 until the warm-up is over, because the new revision is many times slower."""
+    ramp: StepRamp | None = None
+    started_at: Time | None = None
+    """Start time of the analysis in the form of a release without AnalysisRuns."""
+    read_at: Time | None = None
+    """Time of its last reading in that form."""
+    counters: Annotated[str, AtMost(1 << 20)] | None = None
+    """Counts in that form. The operator moves them to an AnalysisRun."""
+    measured: Annotated[tuple[MetricRun, ...], AtMost(32)] = ()
+    """Measurements in that form."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """Rollout in flight, or the last one if it was rejected."""
@@ -130,10 +209,10 @@ class Rollout:
     progress: str = ""
     """Last observed progress of the pods. Any change of it counts as progress."""
     skip_steps: bool = False
-    """Whether the steps are skipped, because of promoteFull or a rollback."""
+    """Whether the steps are skipped, because of promoteFull or a rollback. Absent if not."""
     capacity_mode: Mode = Mode.SURGE
     """Surge: the rollout adds pods. Replace: pods of the stable revision are replaced one by one. Recreate: the only
-    pod is deleted before the new one starts."""
+    pod is deleted before the new one starts. Absent for Surge."""
     capacity_since: Time | None = None
     """Start time of the wait for capacity, or of the current capacity mode."""
     stable_lost_at: Time | None = None
@@ -144,9 +223,9 @@ class Rollout:
     abort: Abort | None = None
     hooks: Annotated[tuple[HookState, ...], AtMost(16)] = ()
     """Calls of hooks in this attempt, with their results. A result is recorded before it takes effect."""
-    analysis: AnalysisRun | None = None
+    analysis: AnalysisReference | None = None
     """Analysis of the current step, or the last one."""
-    background: AnalysisRun | None = None
+    background: AnalysisReference | None = None
     """Analysis in the background of the steps."""
     shadow_at_most: Annotated[float, Field(ge=0, le=1000)] | None = None
     """Extra bad responses of the new revision per 1,000, at most, as the twin shadow of this attempt has proved."""

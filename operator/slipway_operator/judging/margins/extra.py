@@ -141,11 +141,11 @@ def log_ipw_below(
         d: the margin, above 0; one number, or of shape (...).
         bets: the stakes of each epoch, by `live_bets`.
     """
-    kc, ks, n = np.asarray(canary), np.asarray(stable), np.asarray(units)
+    canary_bad, stable_bad, n = np.asarray(canary), np.asarray(stable), np.asarray(units)
     margin = np.asarray(d, dtype=np.float64)
     exponents = []
     for epoch, weight in enumerate(np.asarray(weights, dtype=np.float64)):
-        on_canary, on_stable = kc[..., epoch], ks[..., epoch]
+        on_canary, on_stable = canary_bad[..., epoch], stable_bad[..., epoch]
         even = n[..., epoch] - on_canary - on_stable
         exponents.append([
             np.asarray(

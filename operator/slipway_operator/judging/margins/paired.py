@@ -1,8 +1,9 @@
 """Pairs of a twin shadow: what they hold against canary, and what they prove about it.
 
-In a metric's counts of an epoch, `nc` is the number of pairs. For an event, `kc` counts those in which canary alone is
-bad, `ks` those in which its twin alone is. For a latency, `kc` counts those in which canary is slower than its twin by
-more than the margin. Latencies above stable's quantile, the tail, have counts of their own, as an event has.
+In a metric's counts of an epoch, `canary_units` is the number of pairs. For an event, `canary_bad` counts those in
+which canary alone is bad, `stable_bad` those in which its twin alone is. For a latency, `canary_bad` counts those in
+which canary is slower than its twin by more than the margin. Latencies above stable's quantile, the tail, have counts
+of their own, as an event has.
 """
 
 import math
@@ -53,12 +54,17 @@ class PairCounts:
         be those that end late.
         `on_failure`: there is no twin; stable repeats what canary fails. With X = 1 for a bad response, Xc of canary
         and Xr of the repetition, failures of canary alone are Xc(1-Xr) >= Xc-Xr: a bound on them bounds the difference.
-        A failure that no stable pod had room to repeat (in `nc`, not in `ns`) counts as canary's alone, and failures of
-        stable alone are unknown and count as 0.
-        `unknown`: pairs without a result (in `nc`, not in `ns`) count as bad on canary alone, the worst case.
+        A failure that no stable pod had room to repeat (in `canary_units`, not in `stable_units`) counts as canary's
+        alone, and failures of stable alone are unknown and count as 0.
+        `unknown`: pairs without a result (in `canary_units`, not in `stable_units`) count as bad on canary alone, the
+        worst case.
         """
         rows = [
-            [epoch.nc, epoch.kc + (epoch.nc - epoch.ns) * (on_failure or unknown), 0 if on_failure else epoch.ks]
+            [
+                epoch.canary_units,
+                epoch.canary_bad + (epoch.canary_units - epoch.stable_units) * (on_failure or unknown),
+                0 if on_failure else epoch.stable_bad,
+            ]
             for epoch in epochs
         ] or [[0, 0, 0]]
         rows[-1] = [rows[-1][0] + open_pairs, rows[-1][1] + open_pairs, rows[-1][2]]

@@ -18,10 +18,10 @@ def found(reading: Reading) -> PairScores | None:
     metric = next((name.removesuffix(suffix) for name in reading.by_metric if name.endswith(suffix)), None)
     if metric is None:
         return None
-    pairs, lower, twin_lower = _sums(reading, metric, "ns", "kc", "ks")
-    marks, canary, twin = _sums(reading, of_marks(metric), "nc", "kc", "ks")
-    unanswered, invalid = _sums(reading, of_unscored(metric), "kc", "ks")
-    dropped, blocked = _sums(reading, of_unsent(metric), "kc", "ks")
+    pairs, lower, twin_lower = _sums(reading, metric, "stable_units", "canary_bad", "stable_bad")
+    marks, canary, twin = _sums(reading, of_marks(metric), "canary_units", "canary_bad", "stable_bad")
+    unanswered, invalid = _sums(reading, of_unscored(metric), "canary_bad", "stable_bad")
+    dropped, blocked = _sums(reading, of_unsent(metric), "canary_bad", "stable_bad")
     means = (_mean(canary, marks), _mean(twin, marks))
     return PairScores(pairs, lower, twin_lower, means[0], means[1], unanswered, invalid, dropped, blocked)
 

@@ -33,9 +33,12 @@ Doubt = tuple[Reason, str, str]
 def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bool) -> MetricVerdict:
     """The row of one metric in the verdict. `covered`: the proof of another metric includes this one."""
     epochs = _epochs(reading, metric.name)
-    nc, ns, kc, ks = (sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks"))
+    canary_units, stable_units, canary_bad, stable_bad = (
+        sum(getattr(epoch, name) for epoch in epochs)
+        for name in ("canary_units", "stable_units", "canary_bad", "stable_bad")
+    )
     threshold = math.log(1 / spec.false_rollback_rate)
-    if not nc:
+    if not canary_units:
         return MetricVerdict(metric.name, Finding.NO_DATA, log_threshold=threshold)
     level, former, open_pairs = spec.false_promote_rate, _former(reading, metric), _shadow(reading).open
     counted, known = PairCounts.of(epochs), _known(metric, reading)
@@ -52,9 +55,10 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
     if metric.event == TOKENS_FLIP and reading.weights_differ:
         finding = Finding.REPORTED
     decided = finding is not Finding.UNDECIDED
-    needed = nc if decided else paired.pairs_needed(metric, known, tail, former, level)
+    needed = canary_units if decided else paired.pairs_needed(metric, known, tail, former, level)
     return MetricVerdict(
-        metric.name, finding, nc, ns, kc, ks, log_evidence=evidence, log_threshold=threshold, samples_needed=needed,
+        metric.name, finding, canary_units, stable_units, canary_bad, stable_bad,
+        log_evidence=evidence, log_threshold=threshold, samples_needed=needed,
         extra=paired.bound(metric, whole, former, level),
     )  # fmt: skip
 
@@ -73,7 +77,7 @@ def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> tuple[
 
 def doubt_of_all(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> Doubt | None:
     """Why the verdict can be neither pass nor fail; None where it can be one of them."""
-    if any(row.nc for row in rows):
+    if any(row.canary_units for row in rows):
         if reading.age_seconds > spec.stale_seconds:
             text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
             return Reason.STALE, text, ""
@@ -142,7 +146,7 @@ def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
     parts += [f"{name}: {disagreement.sentence(metrics[name], found)}" for name, found in differ]
     parts += [_of_quality(found)] if (found := quality(reading)) and found.tokens else []
     parts += [text] if (rated := scores.found(reading)) and (text := scores.sentence(rated)) else []
-    parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
+    parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.canary_units]
     return "; ".join(parts)
 
 
@@ -150,8 +154,10 @@ def sources(reading: Reading) -> PairSources:
     """Numbers of pairs from clients' requests and from probes, and of probes that are bad on one side alone."""
     probes = _further(reading, of_probes(""))
     metrics = (name.removesuffix(of_probes("")) for name in reading.by_metric if name.endswith(of_probes("")))
-    pairs, sent = (sum(epoch.nc for epoch in found) for found in (_epochs(reading, next(metrics, "")), probes))
-    bad = (sum(getattr(epoch, side) for epoch in probes) for side in ("kc", "ks"))
+    pairs, sent = (
+        sum(epoch.canary_units for epoch in found) for found in (_epochs(reading, next(metrics, "")), probes)
+    )
+    bad = (sum(getattr(epoch, side) for epoch in probes) for side in ("canary_bad", "stable_bad"))
     return PairSources(max(0, pairs - sent), sent, *bad)
 
 
@@ -160,8 +166,10 @@ def quality(reading: Reading) -> PairQuality | None:
     texts, tokens = (_further(reading, name("")) for name in (of_texts, of_tokens))
     if not texts:
         return None
-    compared, differ = (sum(getattr(epoch, name) for epoch in texts) for name in ("nc", "kc"))
-    scored, *flips = (sum(getattr(epoch, name) for epoch in tokens) for name in ("nc", "kc", "ks"))
+    compared, differ = (sum(getattr(epoch, name) for epoch in texts) for name in ("canary_units", "canary_bad"))
+    scored, *flips = (
+        sum(getattr(epoch, name) for epoch in tokens) for name in ("canary_units", "canary_bad", "stable_bad")
+    )
     return PairQuality(compared, differ, scored, *flips)
 
 
@@ -173,7 +181,7 @@ def offer(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -
     shadow, waited_s, pairs = _shadow(reading), reading.running_seconds, _most(rows)
     if shadow.probed or shadow.no_twin or waited_s < OFFER_S:
         return ""
-    missing = [row.samples_needed - row.nc for row in rows if row.samples_needed]
+    missing = [row.samples_needed - row.canary_units for row in rows if row.samples_needed]
     needed = max([spec.min_samples.pairs, *(pairs + more for more in missing)])
     left_s = (needed - pairs) * waited_s / max(1, pairs)
     if left_s <= SLOW_S:
@@ -186,10 +194,11 @@ def offer(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -
 def rejection(metric: MetricSpec, row: MetricVerdict, reading: Reading) -> str:
     """The numbers that reject canary, of the metric with the most evidence."""
     if metric.latency:
-        return f"more than {metric.max_slowdown:.0%} slower than its twin in {row.kc:,} of {row.nc:,} pairs"
+        slower = f"more than {metric.max_slowdown:.0%} slower than its twin"
+        return f"{slower} in {row.canary_bad:,} of {row.canary_units:,} pairs"
     if metric.scorer:
-        return f"{_alone(row, reading)} rated lower, of {row.ns:,} pairs with a result of its scorer"
-    return f"{_alone(row, reading)}, of {row.nc:,} prompts {_how(reading)}"
+        return f"{_alone(row, reading)} rated lower, of {row.stable_units:,} pairs with a result of its scorer"
+    return f"{_alone(row, reading)}, of {row.canary_units:,} prompts {_how(reading)}"
 
 
 def _how(reading: Reading) -> str:
@@ -199,7 +208,7 @@ def _how(reading: Reading) -> str:
 
 def _alone(row: MetricVerdict, reading: Reading) -> str:
     other = "stable" if _shadow(reading).on_failure else "its twin"
-    return f"{row.kc:,} on canary alone, {row.ks:,} on {other} alone"
+    return f"{row.canary_bad:,} on canary alone, {row.stable_bad:,} on {other} alone"
 
 
 def _of_quality(found: PairQuality) -> str:
@@ -217,7 +226,7 @@ def _bounded(row: MetricVerdict, reading: Reading, sure: str) -> str:
 def _paced(metric: MetricSpec, row: MetricVerdict, sure: str) -> str:
     if row.finding is Finding.NOT_WORSE:
         return f"{row.name}: less than {metric.max_slowdown:.0%} slower ({sure})"
-    return f"{row.name}: more than {metric.max_slowdown:.0%} slower in {row.kc:,} of {row.nc:,} pairs"
+    return f"{row.name}: more than {metric.max_slowdown:.0%} slower in {row.canary_bad:,} of {row.canary_units:,} pairs"
 
 
 def _wait(spec: AnalysisSpec, reading: Reading, row: MetricVerdict) -> str:
@@ -230,10 +239,10 @@ def _wait(spec: AnalysisSpec, reading: Reading, row: MetricVerdict) -> str:
         return f"{row.name} has no pair with a response that both sides measure"
     needed = row.samples_needed
     if needed is None:
-        lacks = metric.latency and not any(epoch.nc for epoch in _epochs(reading, of_tail(row.name)))
+        lacks = metric.latency and not any(epoch.canary_units for epoch in _epochs(reading, of_tail(row.name)))
         tail = "no pair since stable had enough latencies of one size and kind to know its tail"
         return f"{row.name}: {tail if lacks else 'no end is in sight at this rate'}"
-    return f"{row.name} needs about {max(needed, row.nc + 1):,} pairs at this rate"
+    return f"{row.name} needs about {max(needed, row.canary_units + 1):,} pairs at this rate"
 
 
 def _without_twin(shadow: ShadowRun) -> str:
@@ -251,13 +260,17 @@ def _long(seconds: float) -> str:
 
 def _most(rows: Sequence[MetricVerdict]) -> int:
     """Number of pairs of the metric that has the most."""
-    return max((row.nc for row in rows), default=0)
+    return max((row.canary_units for row in rows), default=0)
 
 
 def _withheld(reading: Reading) -> tuple[int, int, int]:
     """Pairs that were sent or withheld, those withheld because a pod or a gateway had no room, and failed probes."""
     epochs = _further(reading, of_withheld(""))
-    return sum(epoch.nc for epoch in epochs), sum(epoch.kc for epoch in epochs), sum(epoch.ks for epoch in epochs)
+    return (
+        sum(epoch.canary_units for epoch in epochs),
+        sum(epoch.canary_bad for epoch in epochs),
+        sum(epoch.stable_bad for epoch in epochs),
+    )
 
 
 def _known(metric: MetricSpec, reading: Reading, open_pairs: int = 0) -> PairCounts:

@@ -47,7 +47,11 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdi
     """The metric's row in the verdict: counts, evidence and finding; without a limit it only reports."""
     threshold = math.log(1 / spec.false_rollback_rate)
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
-    compared, disagreed, limit = [one.nc for one in epochs], [one.kc for one in epochs], metric.max_disagreement
+    compared, disagreed, limit = (
+        [one.canary_units for one in epochs],
+        [one.canary_bad for one in epochs],
+        metric.max_disagreement,
+    )
     found = _disagreement(spec, metric, reading)
     if not found.compared:
         return MetricVerdict(metric.name, Finding.NO_DATA, log_threshold=threshold, disagreement=found)
@@ -86,7 +90,10 @@ def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> End:
 def _disagreement(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> Disagreement:
     sums = {
         name: [sum(getattr(one, field) for one in reading.by_metric.get(name, Counts(name)).epochs) for field in fields]
-        for name, fields in ((metric.name, ("nc", "kc")), (of_copies(metric.name), ("kc", "ks")))
+        for name, fields in (
+            (metric.name, ("canary_units", "canary_bad")),
+            (of_copies(metric.name), ("canary_bad", "stable_bad")),
+        )
     }
     (compared, disagreed), (failed, unread) = sums.values()
     unknown = failed + _open(metric, reading)

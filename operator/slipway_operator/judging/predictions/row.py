@@ -84,7 +84,9 @@ def _drift(found: _Binned, reading: Reading, metric: str, threshold: float) -> P
         evidence=f"{math.exp(differs):.3g}" if abs(differs) < _LARGEST else f"10^{differs / math.log(10):.0f}",
         canary=int(found.canary.sum()),
         stable=int(found.stable.sum()),
-        unread=sum(epoch.kc + epoch.ks for epoch in reading.by_metric.get(metric, Counts(metric)).epochs),
+        unread=sum(
+            epoch.canary_bad + epoch.stable_bad for epoch in reading.by_metric.get(metric, Counts(metric)).epochs
+        ),
         differs=differs >= threshold,
     )
 
@@ -100,9 +102,9 @@ def _binned(metric: str, reading: Reading) -> _Binned | None:
     bins = [reading.by_metric.get(of_bin(metric, place), Counts("")).epochs for place in range(BINS)]
     if not bins[0] or any(len(epochs) != len(bins[0]) for epochs in bins):
         return None
-    canary = np.array([[epoch.kc for epoch in epochs] for epochs in bins], dtype=np.float64).T
-    stable = np.array([[epoch.ks for epoch in epochs] for epochs in bins], dtype=np.float64).T
+    canary = np.array([[epoch.canary_bad for epoch in epochs] for epochs in bins], dtype=np.float64).T
+    stable = np.array([[epoch.stable_bad for epoch in epochs] for epochs in bins], dtype=np.float64).T
     if not canary.any() or not stable.any():
         return None
     clocks = reading.clocks[: len(bins[0])] or (0,) * len(bins[0])
-    return _Binned(canary, stable, np.array([epoch.w / 100 for epoch in bins[0]]), tuple(clocks))
+    return _Binned(canary, stable, np.array([epoch.weight / 100 for epoch in bins[0]]), tuple(clocks))

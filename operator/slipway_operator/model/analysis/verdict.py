@@ -75,7 +75,7 @@ class Disagreement:
 class MetricVerdict:
     """One row of a verdict, with the counts that it rests on.
 
-    `kc` of canary's `nc` and `ks` of stable's `ns` observations have the event.
+    `canary_bad` of canary's `canary_units` and `stable_bad` of stable's `stable_units` observations have the event.
 
     `log_evidence` is ln of share*E; the sum of all rows' share*E against `log_threshold` decides. `ratio_upper` is the
     upper end of the confidence sequence of the ratio, and `samples_needed` the canary requests after which this metric
@@ -84,10 +84,10 @@ class MetricVerdict:
 
     name: str
     finding: Finding
-    nc: int = 0
-    ns: int = 0
-    kc: int = 0
-    ks: int = 0
+    canary_units: int = 0
+    stable_units: int = 0
+    canary_bad: int = 0
+    stable_bad: int = 0
     log_evidence: float = 0.0
     log_threshold: float = 0.0
     ratio_upper: float | None = None
@@ -98,11 +98,11 @@ class MetricVerdict:
 
     @property
     def canary_rate(self) -> float | None:
-        return self.kc / self.nc if self.nc else None
+        return self.canary_bad / self.canary_units if self.canary_units else None
 
     @property
     def stable_rate(self) -> float | None:
-        return self.ks / self.ns if self.ns else None
+        return self.stable_bad / self.stable_units if self.stable_units else None
 
 
 @dataclass(frozen=True, slots=True)

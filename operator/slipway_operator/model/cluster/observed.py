@@ -10,6 +10,7 @@ from slipway_contracts.counters import GenerationCounts
 from slipway_contracts.gateway_report import ImplausibleUsage, ServiceReport
 from slipway_operator.api.objects import Json
 from slipway_operator.model.analysis.measure import ProviderAnswer
+from slipway_operator.model.analysis.stored_run import StoredRun
 from slipway_operator.model.analysis.template import Template
 from slipway_operator.model.cluster.history import UNKNOWN, History
 from slipway_operator.model.cluster.names import Standing
@@ -200,6 +201,8 @@ class Observed:
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # responses of hooks by idempotency key
     measured: dict[str, ProviderAnswer] = field(default_factory=dict)  # results of measurements by key
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
+    analysis_runs: dict[str, StoredRun] = field(default_factory=dict)  # AnalysisRuns that the status names, by name
+    run_refusal: str = ""  # why the API server refuses to write an AnalysisRun; empty: it does not
     autoscalers: tuple[Autoscaler, ...] = ()
     standing: Standing | None = None  # whether it owns its model name; None: not decided yet
     sees_drains: bool = False  # whether nodes are watched

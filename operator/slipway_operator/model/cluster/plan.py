@@ -5,6 +5,7 @@ from typing import Any
 
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.analysis.measure import Question
+from slipway_operator.model.analysis.stored_run import RunWrite
 from slipway_operator.model.cluster.weights import Weights
 from slipway_operator.model.deployment.hooks import HookCall
 
@@ -87,9 +88,11 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Pins, then actions in order, then one status write, then deletions, evictions, events and calls of hooks."""
+    """Runs and pins, then actions in order, the status, deletions, evictions, events, and calls of hooks."""
 
     status: Status
+    runs: tuple[RunWrite, ...] = ()  # AnalysisRuns; the status names them, so they are written first
+    loses_run: bool = False  # an analysis starts again, because its AnalysisRun does not count any more
     pins: tuple[Pin, ...] = ()
     create: tuple[Create, ...] = ()
     annotate: tuple[Annotate, ...] = ()
@@ -107,5 +110,5 @@ class Plan:
 
     @property
     def takes_away(self) -> bool:
-        """Whether the plan scales, deletes or evicts, and so may remove pods or their records."""
-        return bool(self.scale or self.delete or self.evict)
+        """Whether the plan scales, deletes or evicts, and so may remove pods or their records, or what was counted."""
+        return bool(self.scale or self.delete or self.evict or self.loses_run)

@@ -17,6 +17,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     InferenceLogSpec,
     ModelDeploymentSpec,
     RolloutIntents,
+    RunHistoryLimits,
 )
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
@@ -57,6 +58,7 @@ class Spec:
     paused: bool = False
     progress_deadline_s: int = 600
     revision_history_limit: int = 5
+    run_history: tuple[int, int] = (5, 5)  # former AnalysisRuns that are kept: passed ones, and all others
     rollback_window: int = 0  # a rollout to one of this many former revisions skips the steps
     restart_at: datetime | None = None  # pods made before this moment are replaced
     intents: Intents = field(default_factory=Intents)
@@ -93,6 +95,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         paused=spec.paused,
         progress_deadline_s=spec.progress_deadline_seconds,
         revision_history_limit=spec.revision_history_limit,
+        run_history=_run_history(spec.analysis or RunHistoryLimits()),
         rollback_window=spec.rollback_window.revisions if spec.rollback_window else 0,
         restart_at=spec.restart_at,
         intents=_intents(spec.rollout or RolloutIntents()),
@@ -101,6 +104,10 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
     )
+
+
+def _run_history(limits: RunHistoryLimits) -> tuple[int, int]:
+    return limits.successful_run_history_limit, limits.unsuccessful_run_history_limit
 
 
 def _inference_log(written: InferenceLogSpec | None) -> InferenceLogSample | None:

@@ -1,12 +1,12 @@
 """Adds gateways' counters to the counts of an analysis: what each gateway process counted since the last addition.
 
-The status keeps counters for each process and generation, so a restarted gateway counts from zero without a loss, and a
+The run keeps counters for each process and generation, so a restarted gateway counts from zero without a loss, and a
 restarted operator adds nothing twice. The weight of a generation gives the epoch of a count: what is added happened to
 requests that were assigned by that weight, whenever they ended.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from slipway_contracts.counters import (
@@ -17,7 +17,7 @@ from slipway_contracts.counters import (
     no_requests,
     zero,
 )
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, LatencyThreshold, Seen
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, LatencyThreshold, MetricCounts, RunStatus, Seen
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, COMPOSITE, DRIFT_EVENTS, slower
@@ -26,9 +26,11 @@ from slipway_operator.model.labels import baseline_of
 from slipway_operator.planning.analysis import limits, twins
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn, columns
 
-MOST_EPOCHS = 64  # beyond these, the last epoch of the same weight grows
-MOST_SEEN = 1024  # counters kept in total: the limit of the status
+# Beyond these, the last epoch of the same weight grows. The more columns there are, the fewer epochs have room.
+MOST_EPOCHS, MOST_CELLS = 64, 1024
+MOST_SEEN, MOST_SEEN_CELLS = 256, 1024  # counters kept in total, and columns of all of them
 MOST_GONE = 32  # counters of processes that no longer respond, kept in case one returns
+MOST_LEFT_OUT = 256
 
 Thresholds = tuple[LatencyThreshold, ...]
 Totals = tuple[int, ...]
@@ -39,30 +41,31 @@ HALF = 50  # canary's percent beside a baseline of the same weight
 PAIRED = 50  # canary's percent of prompts that it and a second stable pod both answer
 
 
-def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
+def begin(run: RunStatus, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> RunStatus:
     """The run at its start: counters of `pair` (canary, stable) count from now on."""
     known = tuple(gateways)
     run = limits.renewed(run, columns(spec), list(splits(known, pair)), known, pair, clock_epoch(0))
-    seen = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, run.thresholds))
-    return replace(run, seen=seen, timed=timed(run, known, pair))
+    listed = columns(spec)
+    seen = tuple(_seen(key, totals, listed) for key, _, totals in _totals(spec, known, pair, run.thresholds))
+    return _fitting(replace(run, seen=seen, timed=timed(run, known, pair)), len(listed))
 
 
 def add(
-    run: AnalysisRun,
+    run: RunStatus,
     spec: AnalysisSpec,
     gateways: Iterable[Gateway],
     pair: tuple[str, str],
     *,
     comparable: bool,
     seconds: float,
-) -> AnalysisRun:
+) -> RunStatus:
     """The run with what gateways counted since it was last written; now is `seconds` after its start.
 
     Latencies that are not `comparable`, because the canary is cold or has more load, are left out.
     """
-    known = tuple(gateways)
+    known = _counted(run, gateways)
     listed = columns(spec)
-    former = {(item.incarnation, item.generation): item.totals for item in run.seen}
+    former = {(item.incarnation, item.generation): _totals_of(item, listed) for item in run.seen}
     added: dict[int, list[int]] = {}
     for key, weight, totals in _totals(spec, known, pair, run.thresholds):
         before = former.get(key) or (0,) * len(totals)
@@ -81,12 +84,64 @@ def add(
     clock = clock_epoch(seconds) if any(map(any, added.values())) else None
     run = limits.renewed(run, listed, list(splits(known, pair)), known, pair, clock)
     present = tuple(
-        Seen(*key, _counted_once(counted[key], totals)) for key, _, totals in _totals(spec, known, pair, run.thresholds)
+        _seen(key, _counted_once(counted[key], totals), listed)
+        for key, _, totals in _totals(spec, known, pair, run.thresholds)
     )
     alive = {gateway.incarnation for gateway in known}
     gone = tuple(item for item in run.seen if item.incarnation not in alive)[-MOST_GONE:]
     medians = limits.paces(listed, list(splits(known, pair)))
-    return replace(run, seen=(*gone, *present)[-MOST_SEEN:], paces=medians)
+    return _fitting(replace(run, seen=(*gone, *present), paces=medians), len(listed))
+
+
+def _seen(key: tuple[str, int], totals: Totals, listed: Sequence[CounterColumn]) -> Seen:
+    """Counters as the run keeps them: by metric, without zeros."""
+    counts = {
+        column.name: MetricCounts(*four)
+        for place, column in enumerate(listed)
+        if any(four := totals[SPLIT + PER_METRIC * place :][:PER_METRIC])
+    }
+    return Seen(*key, totals[0], totals[1], counts)
+
+
+def _totals_of(item: Seen, listed: Sequence[CounterColumn]) -> Totals:
+    """The counters as `_totals` has them."""
+    fours = (item.counts.get(column.name, MetricCounts()) for column in listed)
+    numbers = (n for it in fours for n in (it.canary_units, it.stable_units, it.canary_bad, it.stable_bad))
+    return item.canary_assigned, item.stable_assigned, *numbers
+
+
+def _counted(run: RunStatus, gateways: Iterable[Gateway]) -> tuple[Gateway, ...]:
+    """The gateways without those for whose counters there was no room.
+
+    Requests are split within each gateway, so any choice of gateways compares both sides fairly.
+    """
+    left_out, counted = set(run.left_out), {item.incarnation for item in run.seen}
+    full = len(left_out) >= MOST_LEFT_OUT  # whether another one was left out is not known any more
+    return tuple(
+        gateway
+        for gateway in gateways
+        if gateway.incarnation in counted or not (full or gateway.incarnation in left_out)
+    )
+
+
+def _fitting(run: RunStatus, listed: int) -> RunStatus:
+    """The run with the counters for which there is room; gateways whose counters are dropped are not counted again.
+
+    `listed`: number of columns.
+    """
+    most = max(1, min(MOST_SEEN, MOST_SEEN_CELLS // max(1, listed)))
+    if len(run.seen) <= most:
+        return run
+    kept: list[Seen] = []
+    dropped: list[str] = []
+    for incarnation in dict.fromkeys(item.incarnation for item in run.seen):
+        own = [item for item in run.seen if item.incarnation == incarnation]
+        if len(kept) + len(own) <= most:
+            kept += own
+        else:
+            dropped.append(incarnation)
+    left_out = tuple(dict.fromkeys((*run.left_out, *dropped)))
+    return replace(run, seen=tuple(kept), left_out=left_out[:MOST_LEFT_OUT])
 
 
 def _counted_once(before: Totals, now: Totals) -> Totals:
@@ -115,7 +170,7 @@ def _compared(pairs: ShadowCounts) -> int:
     return pairs.pairs + pairs.no_floor
 
 
-def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
+def timed(run: RunStatus, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
     """Kinds of latency that any response of either revision had so far: traffic without streams has no itl."""
     sides = (
         sample.revisions[name]
@@ -128,7 +183,7 @@ def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) 
     return tuple(sorted(found | set(run.timed)))
 
 
-def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
+def applicable(run: RunStatus, spec: AnalysisSpec) -> AnalysisSpec:
     """The template without latencies of kinds that no response has, after enough requests, if one metric still decides.
 
     A latency that stable has and canary lacks stays: that is no data, and no data is no pass.
@@ -136,19 +191,20 @@ def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
     plain = {metric.name for metric in spec.metrics if not (metric.latency or metric.kind is Kind.PAIRED_DRIFT)}
     least = spec.min_samples.pairs if spec.compares_pairs else spec.min_samples.canary_requests
     requests = max(
-        (sum(min(e.nc, e.ns) for e in item.epochs) for item in run.counts if item.metric in plain), default=0
+        (sum(min(e.canary_units, e.stable_units) for e in item.epochs) for item in run.counts if item.metric in plain),
+        default=0,
     )
     kept = tuple(metric for metric in spec.metrics if _has_time(run, metric))
     decides = any(not metric.dry_run for metric in kept)
     return replace(spec, metrics=kept) if requests >= least and decides else spec
 
 
-def _has_time(run: AnalysisRun, metric: MetricSpec) -> bool:
+def _has_time(run: RunStatus, metric: MetricSpec) -> bool:
     latency = slower(metric.event)
     return latency is None or latency.kind in run.timed
 
 
-def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums: list[int]) -> AnalysisRun:
+def _summed(run: RunStatus, spec: AnalysisSpec, weight: int, clock: int, sums: list[int]) -> RunStatus:
     """The run with `sums`, by metric, added to the epoch of this weight and clock; a new epoch comes last.
 
     The judge bets on each epoch as the start of a regression, so their order is fixed, and only the weight and the
@@ -157,10 +213,10 @@ def _summed(run: AnalysisRun, spec: AnalysisSpec, weight: int, clock: int, sums:
     names = [column.name for column in columns(spec)]
     epochs = {item.metric: item.epochs for item in run.counts} or dict.fromkeys(names, ())
     split = run.assigned
-    weights = [epoch.w for epoch in split]
+    weights = [epoch.weight for epoch in split]
     places = [place for place, known in enumerate(weights) if known == weight]
     at = next((place for place in places if run.clocks[place] == clock), None)
-    if at is None and places and len(weights) >= MOST_EPOCHS:
+    if at is None and places and len(weights) >= min(MOST_EPOCHS, MOST_CELLS // len(names)):
         at = places[-1]
     if at is None:
         run, at = replace(run, clocks=(*run.clocks, clock)), len(weights)
@@ -178,9 +234,14 @@ def _with(epochs: tuple[Epoch, ...], at: int, more: list[int]) -> tuple[Epoch, .
 
 
 def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
-    nc, ns, kc, ks = (old + new for old, new in zip((epoch.nc, epoch.ns, epoch.kc, epoch.ks), more, strict=True))
+    canary_units, stable_units, canary_bad, stable_bad = (
+        old + new
+        for old, new in zip(
+            (epoch.canary_units, epoch.stable_units, epoch.canary_bad, epoch.stable_bad), more, strict=True
+        )
+    )
     # A process may count a failure a moment before the end of its request.
-    return Epoch(epoch.w, nc, ns, min(kc, nc), min(ks, ns))
+    return Epoch(epoch.weight, canary_units, stable_units, min(canary_bad, canary_units), min(stable_bad, stable_units))
 
 
 def splits(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from slipway_operator.api.v1alpha1.analysis_run import MetricRow, Reason, RunVerdict
+from slipway_operator.api.v1alpha1.status import StepVerdict
 from slipway_operator.model.analysis.verdict import MetricVerdict, Verdict
 
 
@@ -46,7 +47,7 @@ def odds(log: float) -> str:
     return f"{math.exp(log):.3g}"
 
 
-def sentence(verdict: RunVerdict | None) -> str:
+def sentence(verdict: StepVerdict | None) -> str:
     """The verdict as a message, with the expected time to a decision."""
     if verdict is None:
         return "counting"
@@ -54,7 +55,7 @@ def sentence(verdict: RunVerdict | None) -> str:
     return f"{verdict.outcome}, {verdict.reason}: {verdict.message}{left}"
 
 
-def time_left(verdict: RunVerdict | None) -> str:
+def time_left(verdict: StepVerdict | None) -> str:
     """The expected time to a decision, such as `4 min left`; empty where it is unknown."""
     known = verdict is not None and verdict.seconds_left is not None
     return f"{_duration(verdict.seconds_left)} left" if known and verdict and verdict.seconds_left is not None else ""
@@ -64,10 +65,10 @@ def _row(row: MetricVerdict) -> MetricRow:
     return MetricRow(
         name=row.name,
         finding=str(row.finding),
-        canary_samples=row.nc,
-        stable_samples=row.ns,
-        canary_bad=row.kc,
-        stable_bad=row.ks,
+        canary_samples=row.canary_units,
+        stable_samples=row.stable_units,
+        canary_bad=row.canary_bad,
+        stable_bad=row.stable_bad,
         evidence=odds(row.log_evidence),
         threshold=odds(row.log_threshold),
         canary_rate=_percent(row.canary_rate),

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from slipway_contracts.counters import GenerationCounts, RevisionCounts, no_requests
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, FormerTimes, LatencyThreshold, Pace
+from slipway_operator.api.v1alpha1.analysis_run import FormerTimes, LatencyThreshold, Pace, RunStatus
 from slipway_operator.judging.margins.slowness import GROSS_TIMES
 from slipway_operator.judging.thresholds import LEAST_SAMPLES, Histogram, median, quantile_bound
 from slipway_operator.model.analysis.template import slower
 from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
 
-MOST_THRESHOLDS = 512
+MOST_THRESHOLDS = 256
 MOST_FORMER = 64
 MEDIAN = 0.5
 
@@ -25,13 +25,13 @@ Key = tuple[str, str]  # kind of latency, stratum
 
 
 def renewed(
-    run: AnalysisRun,
+    run: RunStatus,
     listed: Iterable[CounterColumn],
     split: Splits,
     gateways: Iterable[Gateway],
     pair: tuple[str, str],
     clock: int | None,
-) -> AnalysisRun:
+) -> RunStatus:
     """The run with limits for all columns that have none and could, and renewed ones in a new clock epoch.
 
     Args:
@@ -109,9 +109,7 @@ def _bound_below(bounds: Sequence[float], seconds: float) -> float:
     return bounds[max(0, bisect_right(bounds, seconds * (1 + 1e-9)) - 1)]
 
 
-def _noted(
-    run: AnalysisRun, beside: Mapping[Key, Histogram], recent: Mapping[Key, Histogram], clock: int
-) -> AnalysisRun:
+def _noted(run: RunStatus, beside: Mapping[Key, Histogram], recent: Mapping[Key, Histogram], clock: int) -> RunStatus:
     """The run after a renewal: it notes stable's present latencies, where they gave a limit or were never noted."""
     known = {(item.kind, item.stratum): item for item in run.former_times}
     for key, histogram in beside.items():

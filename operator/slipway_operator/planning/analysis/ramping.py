@@ -9,8 +9,8 @@ import math
 from dataclasses import replace
 from datetime import timedelta
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Outcome, RampRun, Reason
-from slipway_operator.api.v1alpha1.status import Rollout
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, RampRun, Reason, RunStatus
+from slipway_operator.api.v1alpha1.status import Rollout, StepRamp
 from slipway_operator.judging.margins import paired
 from slipway_operator.judging.margins.extra import rate_upper
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
@@ -25,7 +25,7 @@ THOUSAND = 1000
 FADES = 0.8  # of the former rate is kept at least: counters decrease as gateways forget old generations, or restart
 
 
-def proved(run: AnalysisRun, spec: AnalysisSpec) -> float | None:
+def proved(run: RunStatus, spec: AnalysisSpec) -> float | None:
     """The bound on extra bad responses per 1,000 that a twin shadow has proved, for a later ramp.
 
     None where the template has no bound on all bad responses. Probes count for the verdict and not here: the ramp may
@@ -39,9 +39,15 @@ def proved(run: AnalysisRun, spec: AnalysisSpec) -> float | None:
         (FormerBad(one.bad, one.units) for one in run.shadow.former if one.metric == metric.name), FormerBad()
     )
     probes = next((item.epochs for item in run.counts if item.metric.endswith(of_probes(""))), ())
-    if any(epoch.nc for epoch in probes):
+    if any(epoch.canary_units for epoch in probes):
         epochs = tuple(
-            replace(all_, nc=all_.nc - own.nc, ns=all_.ns - own.ns, kc=all_.kc - own.kc, ks=all_.ks - own.ks)
+            replace(
+                all_,
+                canary_units=all_.canary_units - own.canary_units,
+                stable_units=all_.stable_units - own.stable_units,
+                canary_bad=all_.canary_bad - own.canary_bad,
+                stable_bad=all_.stable_bad - own.stable_bad,
+            )
             for all_, own in zip(epochs, probes, strict=True)
         )
     found = paired.bound(
@@ -63,13 +69,15 @@ def lacks(spec: AnalysisSpec) -> str:
 def begun(course: Course, at: Situation, step: Ramp) -> RampRun:
     """A ramp at its start, with the least weight until the rate of requests is known.
 
-    A ramp that begins again, because its template changed, keeps what it has spent.
+    A ramp that begins again keeps what it has spent. One whose run was lost also keeps its weight until it is read.
     """
     rollout = rollout_of(course)
     shadow, least = rollout.shadow_at_most, min(WEIGHTS[0], step.max_weight)
     bound = float(THOUSAND) if shadow is None else shadow
     former = rollout.analysis if rollout.analysis and rollout.analysis.id == rollout.step_token else None
     spent = former.ramp.spent if former and former.ramp else 0.0
+    if former and former.ramp and not former.run:  # the run is lost
+        least, bound = former.ramp.weight, former.ramp.at_most
     return RampRun(
         least, step.max_harm, spent, bound, shadow_at_most=shadow, assigned=_assigned(at), changed_at=at.now
     )  # fmt: skip
@@ -78,8 +86,8 @@ def begun(course: Course, at: Situation, step: Ramp) -> RampRun:
 def read(
     course: Course,
     at: Situation,
-    before: AnalysisRun,
-    run: AnalysisRun,
+    before: RunStatus,
+    run: RunStatus,
     spec: AnalysisSpec,
     step: Ramp,
     *,
@@ -99,7 +107,7 @@ def read(
     return _weighted(at, known, step)
 
 
-def judged(at: Situation, run: AnalysisRun, step: Ramp) -> AnalysisRun:
+def judged(at: Situation, run: RunStatus, step: Ramp) -> RunStatus:
     """The run as judged; a revision that has just passed gets the weight of the bake."""
     ramp, verdict = run.ramp, run.verdict
     if ramp is None or ramp.passed_at or verdict is None or verdict.outcome is not Outcome.PASS:
@@ -109,24 +117,23 @@ def judged(at: Situation, run: AnalysisRun, step: Ramp) -> AnalysisRun:
 
 def has_passed(rollout: Rollout) -> bool:
     """Whether the revision has passed the ramp of the present step, and bakes."""
-    run = rollout.analysis
-    begun = run is not None and run.id == rollout.step_token
-    return begun and run is not None and run.ramp is not None and run.ramp.passed_at is not None
+    reference = rollout.analysis
+    ramp = reference.ramp if reference and reference.id == rollout.step_token else None
+    return ramp is not None and ramp.passed_at is not None
 
 
-def is_over(at: Situation, run: AnalysisRun | None, step: Ramp, *, late: bool) -> bool:
+def is_over(at: Situation, ramp: StepRamp, step: Ramp, *, late: bool) -> bool:
     """Whether the revision has passed the ramp and baked.
 
     `late`: the time of the step is over, so a bake that could not begin, because pods for its weight are missing, is
     not waited for.
     """
-    ramp = run.ramp if run else None
-    if ramp is None or ramp.passed_at is None:
+    if ramp.passed_at is None:
         return False
     return step.bake_s == 0 or (at.now >= ramp.bake_until if ramp.bake_until else late)
 
 
-def spent_up(verdict: Verdict, run: AnalysisRun) -> Verdict:
+def spent_up(verdict: Verdict, run: RunStatus) -> Verdict:
     """The verdict; with the reason HarmSpent where it is inconclusive and no weight fits the rest of maxHarm."""
     ramp = run.ramp
     if ramp is None or ramp.weight or verdict.outcome is not Outcome.INCONCLUSIVE:
@@ -134,7 +141,7 @@ def spent_up(verdict: Verdict, run: AnalysisRun) -> Verdict:
     return replace(verdict, reason=Reason.HARM_SPENT, message=f"{sentence(ramp)}; {verdict.message}", seconds_left=None)
 
 
-def sentence(ramp: RampRun) -> str:
+def sentence(ramp: RampRun | StepRamp) -> str:
     """What the ramp may have cost, and why its weight is not higher."""
     cost = f"may have cost {ramp.spent:.1f} of {ramp.max_harm} extra bad responses"
     if not ramp.weight:
@@ -161,11 +168,11 @@ def _baking(course: Course, at: Situation, ramp: RampRun, step: Ramp) -> RampRun
     return replace(ramp, bake_until=at.now + timedelta(seconds=step.bake_s))
 
 
-def _bounded(ramp: RampRun, run: AnalysisRun, spec: AnalysisSpec) -> RampRun:
+def _bounded(ramp: RampRun, run: RunStatus, spec: AnalysisSpec) -> RampRun:
     """The ramp with the bounds per 1,000 that the counts prove, rounded up: what is shown is proved."""
     metric = _of_bad(spec)
     epochs = next((item.epochs for item in run.counts if metric and item.metric == metric.name), ())
-    bad, units = sum(epoch.kc for epoch in epochs), sum(epoch.nc for epoch in epochs)
+    bad, units = sum(epoch.canary_bad for epoch in epochs), sum(epoch.canary_units for epoch in epochs)
     level = spec.false_promote_rate / 2
     live = min(1.0, math.ceil(1e4 * float(rate_upper(bad, units, level))) / 1e4) * THOUSAND if units else THOUSAND
     live = round(float(live), 1)
@@ -173,7 +180,7 @@ def _bounded(ramp: RampRun, run: AnalysisRun, spec: AnalysisSpec) -> RampRun:
     return replace(ramp, live_at_most=live, at_most=min(float(shadow), live))
 
 
-def _rate(at: Situation, ramp: RampRun, before: AnalysisRun) -> float:
+def _rate(at: Situation, ramp: RampRun, before: RunStatus) -> float:
     """Requests per second to all revisions since the last reading, but at least FADES of the former rate."""
     seconds = max(1.0, at.elapsed_s(before.read_at))
     return round(max((_assigned(at) - ramp.assigned) / seconds, FADES * ramp.rate), 3)
@@ -185,8 +192,8 @@ def _assigned(at: Situation) -> int:
     return sum(side.assigned for sample in samples for side in sample.revisions.values())
 
 
-def _units(run: AnalysisRun) -> int:
-    return sum(epoch.nc for epoch in run.assigned)
+def _units(run: RunStatus) -> int:
+    return sum(epoch.canary_units for epoch in run.assigned)
 
 
 def _of_bad(spec: AnalysisSpec) -> MetricSpec | None:

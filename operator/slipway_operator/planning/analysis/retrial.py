@@ -1,4 +1,4 @@
-"""Judges an analysis again from a saved ModelDeployment: with the same judge, at each reading that is known.
+"""Judges an analysis again from its saved AnalysisRun: with the same judge, at each reading that is known.
 
 The command line calls it (`slipway analyze`): the judge exists once, and the command line has no other entry to it.
 """
@@ -10,10 +10,11 @@ from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.writing import to_json
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
+from slipway_operator.api.v1alpha1.analysis_run import RunStatus as RunStatus
 from slipway_operator.model.analysis.spec import AnalysisSpec
+from slipway_operator.model.analysis.stored_run import FIELDS
 from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.analysis.verdict import Verdict
-from slipway_operator.model.deployment.compact import ANALYSES, expanded
 from slipway_operator.model.deployment.strategy import Strategy, parse_strategy
 from slipway_operator.planning.analysis import findings, ramping, trace
 from slipway_operator.planning.analysis.runs import concluded, its_part, ruled
@@ -29,47 +30,47 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Retrial:
-    """A run and the verdict on it over time; `verdict` is the last one in the form of the status, with thresholds.
+    """A run and the verdict on it over time; `verdict` is the last one in the form of the run, with thresholds.
 
     `looks` have the judge's verdicts alone, without metrics with a provider; the last look is at the run's last
     reading. Of earlier readings only the counts are known: they are judged as if pods had equal load and no veto
-    applied. `notes`: why this verdict may differ from the one in the status.
+    applied. `notes`: why this verdict may differ from the one in the run.
     """
 
-    run: AnalysisRun
+    run: RunStatus
     looks: tuple[Look, ...]
     verdict: Json
     notes: tuple[str, ...] = ()
-    measured: tuple[Json, ...] = ()  # metrics with a provider, as the status has them
+    measured: tuple[Json, ...] = ()  # metrics with a provider, as the run has them
     ramp: str = ""  # what a ramp may have cost; empty for a run without one
 
 
-def runs(obj: Json) -> dict[str, AnalysisRun]:
-    """The analyses in a ModelDeployment's status, by field: of a step, in the background.
+def named(obj: Json) -> dict[str, str]:
+    """Names of the AnalysisRuns in a ModelDeployment's status, by field: of a step, in the background."""
+    rollout = (obj.get("status") or {}).get("rollout")
+    references = {field: rollout.get(field) for field in FIELDS} if isinstance(rollout, dict) else {}
+    return {field: str(it["run"]) for field, it in references.items() if isinstance(it, dict) and it.get("run")}
+
+
+def parse(obj: Json) -> RunStatus:
+    """The run of an AnalysisRun object.
 
     Raises:
-        ValueError: when the status is not one of this release; the message is for people.
+        ValueError: when it is not one of this release; the message is for people.
     """
     try:
-        status, lost = expanded(obj.get("status") or {})
-        rollout = status.get("rollout") or {}
-        if lost:
-            raise ValueError(f"{lost[0]} cannot be unpacked")
-        return {
-            field: read(AnalysisRun, encoded(rollout[field]), f"status.rollout.{field}")
-            for field in ANALYSES
-            if rollout.get(field)
-        }
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"status.rollout cannot be read as one of this release: {error}") from error
+        return read(AnalysisRun, encoded({name: obj.get(name) for name in ("spec", "status")})).status
+    except ValueError as error:
+        name = (obj.get("metadata") or {}).get("name", "")
+        raise ValueError(f"AnalysisRun {name} cannot be read as one of this release: {error}") from error
 
 
-def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
+def again(obj: Json, run: RunStatus, template: Json | None) -> Retrial:
     """Judge a run of this ModelDeployment again.
 
     Args:
         obj: as the API server returned it, for its strategy: analyses share the error rate.
-        run: one of `runs(obj)`.
+        run: as `parse` read it.
         template: `spec` of the AnalysisTemplate that the run names; None where there is no object of that name.
 
     Raises:
@@ -96,10 +97,10 @@ def _strategy(obj: Json) -> Strategy:
         raise ValueError(f"spec.strategy cannot be read: {error}") from error
 
 
-def _earlier(run: AnalysisRun, spec: AnalysisSpec) -> list[Look]:
+def _earlier(run: RunStatus, spec: AnalysisSpec) -> list[Look]:
     """Verdicts at the readings before the last one."""
     plain = replace(
-        AnalysisRun(run.id, run.template, run.template_hash, run.started_at, run.read_at),
+        RunStatus(run.id, run.template, run.template_hash, run.started_at, run.read_at),
         timed=run.timed,
         clocks=run.clocks,
         weights_differ=run.weights_differ,
@@ -115,16 +116,16 @@ def _earlier(run: AnalysisRun, spec: AnalysisSpec) -> list[Look]:
     return looks
 
 
-def _seconds(run: AnalysisRun) -> int:
+def _seconds(run: RunStatus) -> int:
     return int((run.read_at - run.started_at).total_seconds())
 
 
-def _notes(run: AnalysisRun, chosen: Template, shown: RunVerdict) -> list[str]:
+def _notes(run: RunStatus, chosen: Template, shown: RunVerdict) -> list[str]:
     notes = []
     if run.template_hash != chosen.hash:
         notes.append(f"AnalysisTemplate {run.template} has changed since: this is what the present one computes")
     if not run.trace and any(item.epochs for item in run.counts):
-        notes.append("the status holds no history of the counts: only the end is shown")
+        notes.append("the run holds no history of the counts: only the end is shown")
     if run.verdict and shown != run.verdict and not notes:
         notes.append(f"the operator wrote down something else: {run.verdict.outcome}, {run.verdict.reason}")
     return notes

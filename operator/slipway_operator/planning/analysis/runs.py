@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from slipway_operator.api.v1alpha1.analysis_run import (
-    AnalysisRun,
     Counts,
     Load,
     Outcome,
     Reason,
-    RunVerdict,
+    RunStatus,
     Symptom,
     VerdictChange,
 )
-from slipway_operator.api.v1alpha1.status import Rollout, State
+from slipway_operator.api.v1alpha1.status import AnalysisReference, Rollout, State, StepVerdict
 from slipway_operator.judging.margins.shadow import FIRST_PAIR_S, OFFER_S
 from slipway_operator.judging.measurement import composed
 from slipway_operator.judging.verdict import judge
@@ -26,12 +25,13 @@ from slipway_operator.model.analysis.spec import AnalysisSpec, OnInconclusive
 from slipway_operator.model.analysis.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
 from slipway_operator.model.analysis.verdict import Reading, Verdict
 from slipway_operator.model.deployment.strategy import Analysis, Ramp, Strategy, TwinAnalysis
-from slipway_operator.planning.analysis import brake, counting, findings, measuring, ramping, trace, twins
+from slipway_operator.planning.analysis import brake, counting, findings, measuring, ramping, series, trace, twins
+from slipway_operator.planning.analysis.columns import columns
 from slipway_operator.planning.facts.revision import same_weights
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.sizing import baseline
 
-READ_S = 5  # between two readings; each one with new data writes the status
+READ_S = 10  # between two readings; each one with new data writes the run and the status
 MOST_CHANGES = 10
 THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
@@ -47,12 +47,16 @@ Away = tuple[datetime | None, datetime | None]  # since when canary, and stable,
 
 @dataclass(frozen=True, slots=True)
 class Ongoing:
-    """An analysis that applies at the rollout's present step. `run` is None before it begins."""
+    """An analysis that applies at the rollout's present step. `run` is None before it begins, and when it is lost.
+
+    `reference`: what the status has of it, on which the rollout acts.
+    """
 
     field: str  # of Rollout: analysis | background
     id: str
     template: str
-    run: AnalysisRun | None
+    run: RunStatus | None
+    reference: AnalysisReference | None
     twins: TwinAnalysis | None = None  # the step, where it compares pairs
     ramp: Ramp | None = None  # the step, where it chooses the weight
 
@@ -63,14 +67,14 @@ def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
     if rollout is None or course.stable is None or not rollout.in_flight or rollout.skip_steps:
         return
     if rollout.state is State.ANALYZING and (step := step_of(rollout, at)):
-        own = _own(rollout.analysis, rollout.step_token)
+        own = _own(course, "analysis", rollout.step_token)
         twin_step = step if isinstance(step, TwinAnalysis) else None
         ramp = step if isinstance(step, Ramp) else None
-        yield Ongoing("analysis", rollout.step_token, step.template, own, twin_step, ramp)
+        yield Ongoing("analysis", rollout.step_token, step.template, *own, twin_step, ramp)
     background = at.spec.strategy.background
     if background and rollout.step_index >= background.starting_step:
         id = f"{rollout.attempt_token}/background"
-        yield Ongoing("background", id, background.template, _own(rollout.background, id))
+        yield Ongoing("background", id, background.template, *_own(course, "background", id))
 
 
 def step_of(rollout: Rollout, at: Situation) -> Analysis | None:
@@ -129,27 +133,28 @@ def is_undecided(course: Course, at: Situation) -> bool:
 
 def _undecided(at: Situation, one: Ongoing, choice: OnInconclusive) -> str | None:
     """The message of an inconclusive metric that has ended, where the template makes this choice; else None."""
-    verdict, spec = one.run.verdict if one.run else None, template(at, one.template).spec
+    verdict, spec = one.reference.verdict if one.reference else None, template(at, one.template).spec
     ended = verdict is not None and verdict.reason is Reason.METRIC_INCONCLUSIVE
     return verdict.message if verdict and ended and spec and spec.on_inconclusive is choice else None
 
 
-def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, RunVerdict]]:
-    """Analyses with a verdict, as the status records it."""
-    return ((one, one.run.verdict) for one in ongoing(course, at) if one.run and one.run.verdict)
+def ruling(course: Course, at: Situation) -> Iterator[tuple[Ongoing, StepVerdict]]:
+    """Analyses with a verdict, as the status has it: one that only a run has is not acted on."""
+    found = ((one, one.reference) for one in ongoing(course, at) if one.reference)
+    return ((one, reference.verdict) for one, reference in found if reference.verdict)
 
 
-def failed(course: Course, at: Situation) -> tuple[Ongoing, RunVerdict] | None:
+def failed(course: Course, at: Situation) -> tuple[Ongoing, StepVerdict] | None:
     """The analysis that rejects the revision: a failed one, or an undecided background one with the choice Abort."""
     return next((pair for pair in ruling(course, at) if _rejects(at, *pair)), None)
 
 
-def _rejects(at: Situation, one: Ongoing, verdict: RunVerdict) -> bool:
+def _rejects(at: Situation, one: Ongoing, verdict: StepVerdict) -> bool:
     undecided = one.field == "background" and _undecided(at, one, OnInconclusive.ABORT) is not None
     return verdict.outcome is Outcome.FAIL or undecided
 
 
-def verdict_of_step(course: Course, at: Situation) -> RunVerdict | None:
+def verdict_of_step(course: Course, at: Situation) -> StepVerdict | None:
     """The verdict on the present step; None before there is one."""
     return next((verdict for one, verdict in ruling(course, at) if one.field == "analysis"), None)
 
@@ -158,9 +163,9 @@ def may_promote(course: Course, at: Situation) -> bool:
     """Whether the status has a bound on extra bad responses that is low enough for PromoteIf of the template."""
     step, verdict = step_of(rollout_of(course), at), verdict_of_step(course, at)
     spec = template(at, step.template).spec if step else None
-    if verdict is None or verdict.extra is None or spec is None or spec.promote_if_extra is None:
+    if verdict is None or verdict.extra_at_most is None or spec is None or spec.promote_if_extra is None:
         return False
-    return verdict.reason in DECIDED_BY_BOUND and verdict.extra.at_most <= spec.promote_if_extra
+    return verdict.reason in DECIDED_BY_BOUND and verdict.extra_at_most <= spec.promote_if_extra
 
 
 def lasts(course: Course, at: Situation, step: Analysis) -> bool:
@@ -168,7 +173,7 @@ def lasts(course: Course, at: Situation, step: Analysis) -> bool:
     return not step.until_verdict or measuring.is_endless(template(at, step.template).spec)
 
 
-def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, AnalysisSpec]]:
+def under_way(course: Course, at: Situation) -> Iterator[tuple[RunStatus, AnalysisSpec]]:
     """Analyses that began, with the present spec of their template."""
     for one in ongoing(course, at):
         found = _chosen(course, at, one)
@@ -179,12 +184,12 @@ def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, Anal
 # --- beginning and reading --------------------------------------------------------------------------------------------
 
 
-def next_beginning(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
+def next_beginning(course: Course, at: Situation) -> tuple[Ongoing, RunStatus] | None:
     """The analysis that begins now, with its run at the start.
 
-    It begins when every ready gateway has reported, so that all counters are current.
+    It begins when every ready gateway has reported, so that all counters are current, and its run can be written.
     """
-    if not at.traffic_synced:
+    if not at.traffic_synced or at.observed.run_refusal:
         return None
     for one in ongoing(course, at):
         found = _chosen(course, at, one)
@@ -193,18 +198,25 @@ def next_beginning(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun]
     return None
 
 
-def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec: AnalysisSpec) -> AnalysisRun:
+def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec: AnalysisSpec) -> RunStatus:
     pair = _pair(course)
     restarts = tuple(at.observed.restarts(revision) for revision in pair)
-    run = AnalysisRun(one.id, one.template, template_hash, at.now, at.now, restarts=restarts)
+    lost = one.run is None and one.reference is not None and one.reference.lost is not None
+    braked = bool(lost and one.reference and one.reference.braked)
+    run = RunStatus(one.id, one.template, template_hash, at.now, at.now, restarts=restarts, braked=braked, sequence=1)
     run = counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
     run = replace(run, ramp=ramping.begun(course, at, one.ramp)) if one.ramp else run
     return twins.begun(course, at, one.run, run, spec, one.twins) if one.twins else run
 
 
-def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
-    """The analysis that is due and has new data, with its run as read and judged now."""
-    for one in ongoing(course, at):
+def next_reading(course: Course, at: Situation) -> tuple[Ongoing, RunStatus] | None:
+    """The analysis that is due and has new data, with its run as read and judged now.
+
+    One whose run was written, and whose status was not, is due at once as it is.
+    """
+    for one in ongoing(course, at) if not at.observed.run_refusal else ():
+        if one.run and one.reference and one.reference.sequence != one.run.sequence:
+            return one, one.run
         found = _chosen(course, at, one)
         if one.run is None or found.spec is None or not _is_of(one.run, found):
             continue
@@ -213,11 +225,12 @@ def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] |
             (read := _read(course, at, one, found.spec)) != one.run or _is_due_by_time(at, one.run, found.spec)
         ):
             judged = _judged(course, at, one.run.counts, read, found.spec)
-            return one, ramping.judged(at, judged, one.ramp) if one.ramp else judged
+            judged = ramping.judged(at, judged, one.ramp) if one.ramp else judged
+            return one, series.noted(replace(judged, sequence=one.run.sequence + 1), found.spec)
     return None
 
 
-def _is_due_by_time(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool:
+def _is_due_by_time(at: Situation, run: RunStatus, spec: AnalysisSpec) -> bool:
     """Whether time alone may change the verdict: a period that it depends on ended since the last reading."""
     times = [
         (run.first_request_at, spec.min_samples.min_seconds),
@@ -227,9 +240,7 @@ def _is_due_by_time(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool
     return run.verdict is None or any(run.read_at < moment <= at.now for moment in over)
 
 
-def _judged(
-    course: Course, at: Situation, before: Sequence[Counts], read: AnalysisRun, spec: AnalysisSpec
-) -> AnalysisRun:
+def _judged(course: Course, at: Situation, before: Sequence[Counts], read: RunStatus, spec: AnalysisSpec) -> RunStatus:
     """The run with the verdict on it; `before` are its counts at the last reading."""
     load = _loaded(course, at, read.load)
     traced = trace.noted(read, before, int(at.elapsed_s(read.started_at)))
@@ -241,7 +252,7 @@ def _judged(
     return replace(read, verdict=verdict, decisions=changes)
 
 
-def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
+def concluded(run: RunStatus, spec: AnalysisSpec) -> Verdict:
     """The joint verdict of the judge and the measured metrics, computed from the status alone."""
     verdict = ruled(run, spec)
     if run.weight is not None and not spec.compares_mirrored and not spec.compares_pairs:
@@ -249,7 +260,7 @@ def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
     return ramping.spent_up(composed(verdict, measuring.state(run, spec)), run)
 
 
-def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
+def ruled(run: RunStatus, spec: AnalysisSpec) -> Verdict:
     """The judge's verdict on a run at its last reading, computed from the status alone."""
 
     def elapsed_s(since: datetime) -> float:
@@ -272,7 +283,7 @@ def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
     return judge(counting.applicable(run, spec), reading)
 
 
-def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> AnalysisRun:
+def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> RunStatus:
     """The run with new data; equal to the run as written where nothing new could change a verdict."""
     assert one.run, "what did not begin is not read"
     run = one.run
@@ -307,7 +318,7 @@ def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> An
     return replace(facts, braked=not facts.warm and (run.braked or brake.is_grossly_slow(facts, spec)))
 
 
-def _away(at: Situation, run: AnalysisRun, pair: tuple[str, str]) -> Away:
+def _away(at: Situation, run: RunStatus, pair: tuple[str, str]) -> Away:
     """Since when canary, by its own fault, and stable have no ready pod; None where that is not so."""
     canary, stable = pair
     return (
@@ -316,7 +327,7 @@ def _away(at: Situation, run: AnalysisRun, pair: tuple[str, str]) -> Away:
     )
 
 
-def _has_failed(at: Situation, run: AnalysisRun, revision: str) -> bool:
+def _has_failed(at: Situation, run: RunStatus, revision: str) -> bool:
     """Whether no pod is ready by the revision's own fault: one was restarted, or existed when the run began.
 
     Pods that wait for a node, and new ones that replace those of a lost node, do not count as failed.
@@ -328,7 +339,7 @@ def _has_failed(at: Situation, run: AnalysisRun, revision: str) -> bool:
 
 
 def _symptoms(
-    at: Situation, run: AnalysisRun, spec: AnalysisSpec, pair: tuple[str, str], away: Away
+    at: Situation, run: RunStatus, spec: AnalysisSpec, pair: tuple[str, str], away: Away
 ) -> Iterator[Symptom]:
     """Symptoms of the template's vetoes that the operator itself observes, where canary shows any."""
     restarts = [max(0, at.observed.restarts(name) - before) for name, before in zip(pair, run.restarts, strict=True)]
@@ -362,7 +373,7 @@ def _is_busy(load: Load) -> bool:
     return load.busy > BUSY * load.readings
 
 
-def _has_more_to_do(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool:
+def _has_more_to_do(course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec) -> bool:
     """Whether a canary pod has so much more load than a stable pod that latencies are not comparable."""
     now = _loaded(course, at, Load())
     differs = now.canary > (1 + spec.max_load_difference) * now.stable
@@ -385,9 +396,18 @@ def _pair(course: Course) -> tuple[str, str]:
     return course.rollout.revision, course.stable
 
 
-def _own(run: AnalysisRun | None, id: str) -> AnalysisRun | None:
-    return run if run and run.id == id else None
+def _own(course: Course, field: str, id: str) -> tuple[RunStatus | None, AnalysisReference | None]:
+    """The run of the analysis with this id, and what the status has of it."""
+    reference: AnalysisReference | None = getattr(rollout_of(course), field)
+    if reference is None or reference.id != id:
+        return None, None
+    run = course.runs.get(field)
+    return run if run and run.id == id else None, reference
 
 
-def _is_of(run: AnalysisRun | None, found: Template) -> bool:
-    return run is not None and run.template_hash == found.hash
+def _is_of(run: RunStatus | None, found: Template) -> bool:
+    """Whether a run is of this template, and counts what this release counts."""
+    if run is None or found.spec is None or run.template_hash != found.hash:
+        return False
+    counted = [item.metric for item in run.counts]
+    return not counted or counted == [column.name for column in columns(found.spec)]

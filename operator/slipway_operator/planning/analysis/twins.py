@@ -22,7 +22,7 @@ from slipway_contracts.twin_shadow import (
     TwinScorer,
     TwinShadow,
 )
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
+from slipway_operator.api.v1alpha1.analysis_run import Reason, RunStatus
 from slipway_operator.api.v1alpha1.twin_shadow import FormerRate, ShadowRun
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec
@@ -132,7 +132,7 @@ def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tup
 # -- the run
 
 
-def is_on_failure(course: Course, at: Situation, run: AnalysisRun | None, step: TwinAnalysis) -> bool:
+def is_on_failure(course: Course, at: Situation, run: RunStatus | None, step: TwinAnalysis) -> bool:
     """Whether a run goes without a twin, and stable repeats what canary fails.
 
     That is decided at the run's start, because the counts then mean something else.
@@ -146,11 +146,11 @@ def is_on_failure(course: Course, at: Situation, run: AnalysisRun | None, step: 
 def begun(
     course: Course,
     at: Situation,
-    before: AnalysisRun | None,
-    run: AnalysisRun,
+    before: RunStatus | None,
+    run: RunStatus,
     spec: AnalysisSpec,
     step: TwinAnalysis,
-) -> AnalysisRun:
+) -> RunStatus:
     """A run of pairs at its start. It notes stable's rates of bad sessions once, before the first pair.
 
     `before`: a run of the same step that ends because its template changed.
@@ -162,8 +162,8 @@ def begun(
 
 
 def read(
-    course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis, *, complete: bool
-) -> AnalysisRun:
+    course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec, step: TwinAnalysis, *, complete: bool
+) -> RunStatus:
     """The run with its shadow as it is now. `complete`: all ready gateways responded."""
     canary, before = rollout_of(course).revision, run.shadow or ShadowRun()
     now, rated = _open(at.observed.gateways, canary), _scoring(at.observed.gateways, canary)
@@ -174,7 +174,7 @@ def read(
     return replace(run, shadow=_continued(course, at, replace(run, shadow=shadow), spec, step))
 
 
-def _continued(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis) -> ShadowRun:
+def _continued(course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec, step: TwinAnalysis) -> ShadowRun:
     """The shadow with its table for gateways; without one while there is no twin, or a verdict waits for open pairs."""
     shadow = run.shadow or ShadowRun()
     missing = "" if shadow.on_failure else baseline.absence(course, at, sizes_of(course, at))
@@ -183,9 +183,7 @@ def _continued(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSp
     return replace(shadow, no_twin=missing, published=table)
 
 
-def _table(
-    course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis
-) -> TwinShadow | None:
+def _table(course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec, step: TwinAnalysis) -> TwinShadow | None:
     """The twin shadow of the routing table; None while a side has no ready pod."""
     canary, on_failure = rollout_of(course).revision, run.shadow is not None and run.shadow.on_failure
     # By default, pods that get only copies (canary's, and as many twins) are each as busy as a pod of stable.
@@ -209,7 +207,7 @@ def _scorer(spec: AnalysisSpec) -> TwinScorer | None:
     return next((metric.scorer for metric in spec.metrics if metric.scorer), None)
 
 
-def _latencies(run: AnalysisRun, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:
+def _latencies(run: RunStatus, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:
     """What gateways compare of the latencies of a pair; nothing before the warm-up is over."""
     found = []
     for metric in spec.metrics if run.warm else ():

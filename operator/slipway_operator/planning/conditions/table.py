@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.conditions import (
+    analyses,
     autoscaling,
     deployment,
     engine_metrics,
@@ -21,6 +22,7 @@ TABLE: tuple[ConditionType, ...] = (
     *autoscaling.TYPES,
     *engine_metrics.TYPES,
     *references.TYPES,
+    *analyses.TYPES,
     *tenants.TYPES,
     *unknown_fields.TYPES,
     *ownership.TYPES,

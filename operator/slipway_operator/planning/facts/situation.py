@@ -1,9 +1,10 @@
 """One reconcile's view: spec, status and observation, and what decisions derive from them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
+from slipway_operator.api.v1alpha1.analysis_run import RunStatus
 from slipway_operator.api.v1alpha1.status import Decision, Rollout, Sleep, SleepState, State, Status
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed, Workload
@@ -24,6 +25,7 @@ class Course:
     previous: str | None = None
     aborted: tuple[str, ...] = ()  # REVISION/ATTEMPT, newest last
     decisions: tuple[Decision, ...] = ()
+    runs: dict[str, RunStatus] = field(default_factory=dict)  # of the analyses that go on, by field of the rollout
 
     @property
     def state(self) -> State | None:
@@ -61,6 +63,7 @@ class Situation:
     uid: str = ""  # of the ModelDeployment
     sleep: Sleep | None = None  # as decided now
     missing: Missing | None = None  # a reference that cannot be resolved
+    name: str = ""  # of the ModelDeployment
 
     @cached_property
     def asleep(self) -> bool:

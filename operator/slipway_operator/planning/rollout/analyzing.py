@@ -1,14 +1,16 @@
 """Rows about analyses: a run begins, is read, and ends its step. A verdict that rejects is in `rejecting.py`."""
 
 from dataclasses import replace
+from typing import Any
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
 from slipway_operator.api.v1alpha1.analysis_run import Outcome as Verdict
+from slipway_operator.api.v1alpha1.analysis_run import Reason, RunStatus
 from slipway_operator.api.v1alpha1.status import State
+from slipway_operator.manifests.analysis_run import run_name
 from slipway_operator.model.analysis.spec import OnInconclusive
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.strategy import Ramp, TwinAnalysis
-from slipway_operator.planning.analysis import findings, ramping, runs
+from slipway_operator.planning.analysis import continuing, findings, ramping, runs
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout.progress import may_step, next_step, pausing, place
 from slipway_operator.planning.rollout.rejecting import rejected
@@ -28,8 +30,10 @@ def analysis_begins(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
         return None
     one, run = found
     how = "starts again, because its template changed" if one.run else "begins"
+    if one.run is None and one.reference and one.reference.lost:
+        how = f"starts again, because its AnalysisRun does not count ({one.reference.lost})"
     text = f"analysis {one.template} of revision {rollout_of(course).revision} {how}: {one.id}"
-    return _with_run(course, one, run), (Event("Normal", "AnalysisRunRunning", text),)
+    return _with_run(course, at, one, run), (Event("Normal", "AnalysisRunRunning", text),)
 
 
 @row(
@@ -43,7 +47,7 @@ def analysis_counted(course: Course, at: Situation, sizes: Sizes) -> Outcome | N
     if found is None:
         return None
     one, run = found
-    return _with_run(course, one, run), (
+    return _with_run(course, at, one, run), (
         *_doubted(one, run),
         *_drifted(one, run),
         *_braked(course, one, run),
@@ -91,13 +95,13 @@ def analysis_passed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
 )
 def ramp_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout = rollout_of(course)
-    step, run = runs.step_of(rollout, at), rollout.analysis
+    step, reference = runs.step_of(rollout, at), rollout.analysis
     late = at.now >= runs.ends_at(rollout, at)
-    if not isinstance(step, Ramp) or run is None or run.ramp is None or run.id != rollout.step_token:
+    if not isinstance(step, Ramp) or reference is None or reference.id != rollout.step_token or not reference.ramp:
         return None
-    if not ramping.is_over(at, run, step, late=late) or not may_step(course, at, sizes):
+    if not ramping.is_over(at, reference.ramp, step, late=late) or not may_step(course, at, sizes):
         return None
-    text = f"revision {rollout.revision} passed the ramp at {place(rollout)}: {ramping.sentence(run.ramp)}"
+    text = f"revision {rollout.revision} passed the ramp at {place(rollout)}: {ramping.sentence(reference.ramp)}"
     entered, events = next_step(course, at)
     return entered, (Event("Normal", "AnalysisRunSuccessful", text), *events)
 
@@ -142,20 +146,25 @@ def _on_inconclusive(course: Course, at: Situation) -> OnInconclusive:
 def _with_proof(course: Course, at: Situation) -> Course:
     """The course with what the twin shadow of the present step has proved, for a later ramp."""
     rollout = rollout_of(course)
-    step, run = runs.step_of(rollout, at), rollout.analysis
+    step, run = runs.step_of(rollout, at), course.runs.get("analysis")
     spec = runs.template(at, step.template).spec if isinstance(step, TwinAnalysis) else None
     if spec is None or run is None or run.id != rollout.step_token:
         return course
     return replace(course, rollout=replace(rollout, shadow_at_most=ramping.proved(run, spec.part(paired=True))))
 
 
-def _with_run(course: Course, one: runs.Ongoing, run: AnalysisRun) -> Course:
-    rollout = rollout_of(course)
-    changed = replace(rollout, analysis=run) if one.field == "analysis" else replace(rollout, background=run)
-    return replace(course, rollout=changed)
+def _with_run(course: Course, at: Situation, one: runs.Ongoing, run: RunStatus) -> Course:
+    """The course with a run that is written, and with what the rollout acts on after that."""
+    rollout, former = rollout_of(course), one.reference
+    goes_on = one.run is not None and (one.run.started_at, one.run.template_hash) == (run.started_at, run.template_hash)
+    name = former.run if former and goes_on else run_name(at.name, at.uid, run)
+    spec = runs.template(at, one.template).spec
+    bounded = spec is not None and spec.promote_if_extra is not None
+    changed: dict[str, Any] = {one.field: continuing.recorded(former, run, name, bounded=bounded)}
+    return replace(course, rollout=replace(rollout, **changed), runs=course.runs | {one.field: run})
 
 
-def _doubted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+def _doubted(one: runs.Ongoing, run: RunStatus) -> tuple[Event, ...]:
     """An Event when a comparison first becomes doubtful: by the split, by feedback, or by pairs that were withheld."""
     before, now = one.run and one.run.verdict, run.verdict
     if now is None or (before and before.reason is now.reason):
@@ -169,7 +178,7 @@ def _doubted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
     return ()
 
 
-def _drifted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+def _drifted(one: runs.Ongoing, run: RunStatus) -> tuple[Event, ...]:
     """An Event when predictions are first found to differ; the verdict is another matter."""
     before, now = (found.verdict.predictions if found and found.verdict else None for found in (one.run, run))
     if now is None or not now.differs or (before and before.differs):
@@ -181,7 +190,7 @@ def _drifted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
     return (Event("Normal", "PredictionsDiffer", text),)
 
 
-def _ramped(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+def _ramped(course: Course, one: runs.Ongoing, run: RunStatus) -> tuple[Event, ...]:
     """An Event when a ramp chooses another weight."""
     before, now = one.run and one.run.ramp, run.ramp
     if before is None or now is None or before.weight == now.weight:
@@ -191,7 +200,7 @@ def _ramped(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event,
     return (Event("Normal", "RampWeightChanged", text),)
 
 
-def _braked(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+def _braked(course: Course, one: runs.Ongoing, run: RunStatus) -> tuple[Event, ...]:
     """An Event when the revision gets the least weight for the rest of its warm-up."""
     if not run.braked or (one.run and one.run.braked):
         return ()
@@ -202,7 +211,7 @@ def _braked(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event,
     return (Event("Warning", "CanaryBraked", text),)
 
 
-def _undecided(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+def _undecided(course: Course, one: runs.Ongoing, run: RunStatus) -> tuple[Event, ...]:
     """An Event when a background metric ended without a verdict; an analysis step has its Event at its end."""
     before, now = one.run and one.run.verdict, run.verdict
     if one.field != "background" or now is None or now.reason is not Reason.METRIC_INCONCLUSIVE:

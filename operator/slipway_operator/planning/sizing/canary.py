@@ -10,7 +10,7 @@ BRAKED = 1  # percent of requests for a canary that is grossly slow while cold: 
 
 def is_braked(rollout: Rollout) -> bool:
     """Whether an analysis found the revision grossly slow during its warm-up; see planning/analysis/brake.py."""
-    return any(run is not None and run.braked for run in (rollout.analysis, rollout.background))
+    return any(found is not None and found.braked for found in (rollout.analysis, rollout.background))
 
 
 def replicas_for(percent: int, carriers: int) -> int:
@@ -38,11 +38,11 @@ def weight_at(steps: Sequence[Step], index: int) -> int:
 
 def weight_now(steps: Sequence[Step], rollout: Rollout) -> int:
     """Weight in percent that the present step sets: that of `weight_at`, or what its ramp chose last."""
-    index, run = rollout.step_index, rollout.analysis
+    index, reference = rollout.step_index, rollout.analysis
     if not (0 <= index < len(steps) and isinstance(steps[index], Ramp)):
         return weight_at(steps, index)
-    begun = run is not None and run.id == rollout.step_token
-    return run.ramp.weight if run and run.ramp and begun else 0
+    begun = reference is not None and reference.id == rollout.step_token
+    return reference.ramp.weight if reference and reference.ramp and begun else 0
 
 
 def replicas_at(steps: Sequence[Step], rollout: Rollout, replicas: int, carriers: int, surge: int) -> int:

@@ -154,7 +154,7 @@ def _tolerance(course: Course, at: Situation) -> PredictionTolerance | None:
 def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
     """The twin shadow of the present analysis of pairs; None without one, or without a ready pod to compare with."""
     rollout = _served_by_steps(course, at)
-    run = rollout.analysis if rollout and rollout.state is State.ANALYZING else None
+    run = course.runs.get("analysis") if rollout and rollout.state is State.ANALYZING else None
     if rollout is None or run is None or run.shadow is None or run.id != rollout.step_token:
         return None
     shadow, step = run.shadow.published, step_now(at.spec, rollout)
