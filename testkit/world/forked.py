@@ -16,7 +16,9 @@ from unittest import mock
 from testkit import ROOT
 
 PROGRAMS = ("slipway_operator", "slipway_gateway")
-PATHS = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "gateway", "jobs", "process", "contracts", "plane", "."))
+PATHS = os.pathsep.join(
+    str(ROOT / folder) for folder in ("operator", "gateway", "jobs", "process", "contracts", "plane", ".")
+)
 END_S = 30.0
 
 
