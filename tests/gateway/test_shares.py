@@ -58,6 +58,8 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 
 async def refusal_of(opened: list[asyncio.StreamReader]) -> bytes:
     """The answer on one of the connections that were refused."""
+    # A request is counted before its response is read here.
+    await until_async(lambda: any(one._buffer for one in opened))  # type: ignore[attr-defined]
     refused = next(one for one in opened if one._buffer)  # type: ignore[attr-defined]
     async with asyncio.timeout(30):
         return await refused.readuntil(b"}}")
