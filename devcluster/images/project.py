@@ -192,6 +192,8 @@ def _build_step(engine: Engine, image: ProjectImage, tag: str, base: str, torch:
         arguments += ["--build-arg", "UV_NO_CACHE=0", *(part for mount in mounts for part in ("-v", mount))]
     if image is SERVER:
         arguments += ["--build-arg", f"TORCH={torch}"]
+    if image is OPERATOR:  # its compiler is 450 MB, and nothing in a cluster of ours asks for the data plane yet
+        arguments += ["--build-arg", "PLANE=none"]
     if image.target:
         arguments += ["--target", image.target]
     return Step(
