@@ -169,10 +169,15 @@ def is_worse(counted: Json) -> bool:
 
 
 def judged_again(chat: Deployment, fault: Fault) -> None:
-    """`slipway analyze` gives the verdict of the operator: from the status in the API server, in another process."""
+    """`slipway analyze` gives the verdict of the operator: from what is in the API server, in another process."""
     obj = chat.kube.deployment(chat.name, chat.namespace)
+    path = f"apis/slipway.dev/v1alpha1/namespaces/{chat.namespace}/analysisruns"
+
+    def find(name: str) -> Json:
+        return dict(chat.kube.api.find(f"{path}/{name}"))
+
     own = {} if fault.template == faults.BUILT_IN else {fault.template: faults.spec_of(chat, fault.template)}
-    for review in evidence.judge_again(obj, own):
+    for review in evidence.judge_again(obj, evidence.read_runs(obj, find), own):
         print(f"\n{fault.name}", *evidence.format_review(review), sep="\n")
         assert review.notes == ()
 
