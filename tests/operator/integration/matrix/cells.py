@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slipway_operator.kube.resources import (
+    ANALYSIS_RUNS,
     ANALYSIS_TEMPLATES,
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -19,6 +20,7 @@ from slipway_operator.kube.resources import (
 
 PHASES = ("canary in a step", "rollback held", "aborted", "blue-green preview", "asleep")
 DAMAGES = ("deleted", "emptied", "older copy", "foreign owner")
+ANALYZED = ("canary in a step", "blue-green preview")  # phases in which an AnalysisRun is acted on
 OF_A_REVISION = (CONTROLLER_REVISIONS, REPLICA_SETS, SERVICES)
 # Objects that all ModelDeployments of a release share, by name.
 SHARED = (
@@ -101,7 +103,8 @@ def _part(index: int) -> int:
 def _cells() -> Iterator[Cell]:
     of_revisions = itertools.product(OF_A_REVISION, ("stable", "other"))
     objects = (*of_revisions, (ANALYSIS_TEMPLATES, "stable"))
-    listed = itertools.product(objects, DAMAGES, PHASES)
+    of_runs = itertools.product([(ANALYSIS_RUNS, "other")], DAMAGES, ANALYZED)
+    listed = itertools.chain(itertools.product(objects, DAMAGES, PHASES), of_runs)
     for number, ((kind, role), damage, phase) in enumerate(listed):
         yield Cell(f"c{number}", kind, damage, phase, role, restarts=number % 2 == 1)
 

@@ -9,6 +9,7 @@ from typing import Any
 from slipway_gateway.routing.reflector import KubernetesClient, Reflector, ResourceCallbacks, key_of
 from slipway_operator.kube.ownership import is_controlled_by, is_leaving
 from slipway_operator.kube.resources import (
+    ANALYSIS_RUNS,
     ANALYSIS_TEMPLATES,
     CONTROLLER_REVISIONS,
     MODEL_DEPLOYMENTS,
@@ -24,7 +25,7 @@ from .phases import Roles, state, weights
 
 Object = dict[str, Any]
 
-KINDS = (MODEL_DEPLOYMENTS, REPLICA_SETS, SERVICES, CONTROLLER_REVISIONS, ANALYSIS_TEMPLATES)
+KINDS = (MODEL_DEPLOYMENTS, REPLICA_SETS, SERVICES, CONTROLLER_REVISIONS, ANALYSIS_TEMPLATES, ANALYSIS_RUNS)
 SHOWN = {"ResolvedRefs", "Ready", "Available", "StableHealthy", "ForeignObjects", "Progressing"}
 
 

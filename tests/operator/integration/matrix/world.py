@@ -13,6 +13,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound
 from slipway_operator.kube.ownership import is_controlled_by
 from slipway_operator.kube.resources import (
+    ANALYSIS_RUNS,
     ANALYSIS_TEMPLATES,
     MODEL_DEPLOYMENTS,
     PODS,
@@ -122,7 +123,7 @@ class World(Cluster):
         await self._rests()
 
     async def _create(self, cell: Cell) -> None:
-        template = cell.name if cell.kind is ANALYSIS_TEMPLATES else ""
+        template = cell.name if cell.kind in (ANALYSIS_TEMPLATES, ANALYSIS_RUNS) else ""
         if template:
             await self._make_template(template)
         metadata = {"name": cell.name, "namespace": self.namespace}
@@ -222,7 +223,9 @@ class World(Cluster):
             but = [roles.stable, roles.other] if cell.kind is REPLICA_SETS else []
             bounds[cell.name] = self.recorder.bounds(cell.name, roles, but, restored=True)
             self.recorder.bind(cell.name, None)
-            copies += [(kind, item) for kind in KINDS if kind is not cell.kind for item in found[kind]]
+            # A run belongs to the status, which is not restored.
+            kept = [kind for kind in KINDS if kind not in (cell.kind, ANALYSIS_RUNS)]
+            copies += [(kind, item) for kind in kept for item in found[kind]]
             await asyncio.gather(*(self._hands.delete(kind, item) for kind in KINDS for item in found[kind]))
         names = [cell.name for cell in cells]
         await until_async(lambda: not any(map(self._is_there, names)), "all objects are gone")
@@ -265,6 +268,9 @@ class World(Cluster):
         revision = getattr(self.roles[cell.name], cell.role)
         if cell.kind is ANALYSIS_TEMPLATES:
             item = self.recorder.objects[cell.kind][f"{self.namespace}/{cell.name}"]
+        elif cell.kind is ANALYSIS_RUNS:
+            run = self.recorder.status(cell.name)["rollout"]["analysis"]["run"]
+            item = self.recorder.objects[cell.kind][f"{self.namespace}/{run}"]
         else:
             [item] = self.recorder.own(cell.kind, cell.name, revision)
         older = self.recorder.first[cell.kind][f"{self.namespace}/{item['metadata']['name']}"]
