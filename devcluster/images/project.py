@@ -192,7 +192,7 @@ def _build_step(engine: Engine, image: ProjectImage, tag: str, base: str, torch:
         arguments += ["--build-arg", "UV_NO_CACHE=0", *(part for mount in mounts for part in ("-v", mount))]
     if image is SERVER:
         arguments += ["--build-arg", f"TORCH={torch}"]
-    if image is OPERATOR:  # its compiler is 450 MB, and nothing in a cluster of ours asks for the data plane yet
+    if image is OPERATOR:  # its compiler is 450 MB, and no process of a cluster has the data plane on yet
         arguments += ["--build-arg", "PLANE=none"]
     if image.target:
         arguments += ["--target", image.target]

@@ -87,7 +87,7 @@ def _is(node: ast.expr, value: object) -> bool:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_in_the_tree_builds_objects_or_code_out_of_bytes(package: str) -> None:
     found = {path: violations(path.read_text()) for path in SOURCES if path.is_relative_to(ROOT / package)}
-    assert len(found) > 3
+    assert found, "a package without a file"
     assert not {str(path.relative_to(ROOT)): lines for path, lines in found.items() if lines}
 
 

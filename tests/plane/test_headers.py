@@ -196,6 +196,14 @@ def compare_heads(head: bytes) -> None:
     assert not (message.chunked or message.upgrade or message.compression)
 
 
+def test_a_header_that_may_come_once_is_left_where_it_comes_twice() -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Type: a/b\r\n"
+    assert rust(twins.plain_head_of, head + b"\r\n", list(ROUTED_PATHS), 65_536) not in (SKIPPED, None)
+    repeated = head + b"content-type: a/b\r\n\r\n"
+    assert aiohttp_reads(repeated) is None
+    assert rust(twins.plain_head_of, repeated, list(ROUTED_PATHS), 65_536) is SKIPPED
+
+
 # -- credentials
 
 

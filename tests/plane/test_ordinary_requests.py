@@ -16,7 +16,7 @@ import aiohttp
 import openai
 import pytest
 
-from bench.gateway import load
+from bench.gateway import messages, stream_load
 from slipway_gateway.serving.inference import ROUTED_PATHS
 from tests.plane.native import needs_plane, twins
 
@@ -128,18 +128,19 @@ async def test_requests_of_the_benchmark(recorder: Recorder) -> None:
     """By aiohttp, by the protocol that opens streams, and as wrk writes them."""
     headers = {"Content-Type": "application/json", "Authorization": "Bearer slw_bench1_x"}
     async with aiohttp.ClientSession() as session:
-        for body in (load.BODY, load.STREAM_BODY):
-            async with session.post(recorder.url + load.PATH, data=body, headers=headers) as reply:
+        for message in (messages.CHAT, messages.STREAM):
+            async with session.post(recorder.url + message.path, data=message.body, headers=headers) as reply:
                 await reply.read()
     loop = asyncio.get_running_loop()
     host, port = recorder.url.removeprefix("http://").split(":")
-    transport, _ = await loop.create_connection(lambda: load._Stream(loop.create_future(), headers), host, int(port))
+    transport, _ = await loop.create_connection(
+        lambda: stream_load._Client(loop.create_future(), headers), host, int(port)
+    )
     reader, writer = await asyncio.open_connection(host, int(port))
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    writer.write(
-        f"POST {load.PATH} HTTP/1.1\r\nHost: {host}:{port}\r\n{lines}Content-Length: {len(load.BODY)}\r\n\r\n".encode()
-        + load.BODY
-    )
+    path, body = messages.CHAT.path, messages.CHAT.body
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
     await reader.readuntil(ANSWER[-8:])
     writer.close()
     await asyncio.to_thread(recorder.wait_for, 4)

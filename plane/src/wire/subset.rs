@@ -10,6 +10,10 @@ pub const MAX_LINES: usize = 64;
 /// Of one header line. aiohttp refuses one of 8190.
 const MAX_LINE_BYTES: usize = 4096;
 const MAX_LENGTH_DIGITS: usize = 10;
+/// aiohttp refuses a message in which one of these comes twice (RFC 9110 allows one); hosts and lengths are counted by
+/// themselves.
+const SINGLETONS: [&str; 7] =
+    ["content-location", "content-range", "content-type", "etag", "max-forwards", "server", "user-agent"];
 
 /// Why a request goes to Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +35,7 @@ pub enum HandOver {
     Credentials,
     Browser,
     Internal,
+    Repeated,
 }
 
 impl HandOver {
@@ -54,6 +59,7 @@ impl HandOver {
             HandOver::Credentials => "credentials",
             HandOver::Browser => "browser",
             HandOver::Internal => "internal",
+            HandOver::Repeated => "repeated",
         }
     }
 }
@@ -115,6 +121,8 @@ struct Framing {
     connections: u32,
     closes: bool,
     authorizations: u32,
+    /// By `SINGLETONS`.
+    seen: [bool; SINGLETONS.len()],
 }
 
 impl Framing {
@@ -143,9 +151,24 @@ impl Framing {
             16 if is("proxy-connection") => return Err(HandOver::Connection),
             16 if is("content-encoding") => return Err(HandOver::Encoding),
             17 if is("transfer-encoding") => return Err(HandOver::Framing),
-            _ => return internal(name),
+            _ => {
+                self.add_singleton(name)?;
+                return internal(name);
+            }
         }
         Ok(())
+    }
+
+    fn add_singleton(&mut self, name: &str) -> Result<(), HandOver> {
+        let place = SINGLETONS.iter().position(|singleton| name.eq_ignore_ascii_case(singleton));
+        match place.and_then(|place| self.seen.get_mut(place)) {
+            Some(seen) if *seen => Err(HandOver::Repeated),
+            Some(seen) => {
+                *seen = true;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn add_connection(&mut self, value: &[u8]) -> Result<(), HandOver> {
