@@ -122,12 +122,12 @@ async def test_a_batch_is_no_evidence_for_the_judge_and_follows_the_weights_line
         route = edge.balancer.published.find("chat")
         assert route
         generation = edge.balancer.first_attempts.generation(route)
-        before = generation.report(0.0) if generation else {}
-        assert not [counts for counts in before.get("revisions", {}).values() if counts["requests"]]
+        before = generation.report(0.0).revisions if generation else {}
+        assert not [counts for counts in before.values() if counts.requests]
         assert (await edge.post(chat(1)["body"], headers=tenants.bearer(KEY_A))).status == 200
         generation = edge.balancer.first_attempts.generation(route)
         assert generation
-        assert sum(counts["requests"] for counts in generation.report(0.0)["revisions"].values()) == 1
+        assert sum(counts.requests for counts in generation.report(0.0).revisions.values()) == 1
 
 
 async def test_a_batch_waits_while_the_model_is_busy_and_holds_up_no_other_request(keys_file: str) -> None:

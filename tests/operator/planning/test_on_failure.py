@@ -116,11 +116,11 @@ def test_probes_are_pairs_of_both_sides_there_too() -> None:
     assert verdict and verdict.outcome == "Pass" and verdict.pairs and verdict.pairs.users == 0
 
 
-def test_the_status_alone_gives_the_same_verdict_again() -> None:
+def test_the_saved_run_gives_the_same_verdict_again() -> None:
     world = without_twin()
     world.run_until("Analyzing")
     world.run(90, step=5)
-    run = retrial.runs(world.obj())["analysis"]
+    run = retrial.parse(world.saved_run())
     again = retrial.again(world.obj(), run, world.templates["quick"])
     assert again.notes == () and len(again.looks) > 3 and again.run.verdict
     assert again.verdict["message"] == again.run.verdict.message

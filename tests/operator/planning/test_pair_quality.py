@@ -74,11 +74,11 @@ def test_other_weights_are_expected_to_choose_other_tokens() -> None:
 
 
 @pytest.mark.parametrize("metric", [REPORT, GATE])
-def test_the_status_alone_gives_the_same_verdict_again(metric: dict[str, Any]) -> None:
+def test_the_saved_run_gives_the_same_verdict_again(metric: dict[str, Any]) -> None:
     world = comparing(metric, 0.1)
     world.run_until("Analyzing")
     world.run(90, step=5)
-    run = retrial.runs(world.obj())["analysis"]
+    run = retrial.parse(world.saved_run())
     again = retrial.again(world.obj(), run, world.templates["quick"])
     assert run.verdict and again.notes == () and again.verdict["message"] == run.verdict.message
     assert again.verdict["quality"]["tokens"] > 0
