@@ -34,6 +34,13 @@ class Cargo:
         """Runs it in the crate's folder. Raises CalledProcessError: its status is not 0."""
         subprocess.run([self.path, *arguments], cwd=HERE, env=self.environment, check=True)
 
+    def fetches(self) -> bool:
+        """Whether all crates are there, or can be downloaded. It needs no network where they are."""
+        return (
+            subprocess.run([self.path, "fetch", "--locked"], cwd=HERE, env=self.environment, check=False).returncode
+            == 0
+        )
+
     def has(self, name: str) -> bool:
         """Whether the subcommand is installed: clippy, fmt and deny are not with every cargo."""
         return _runs([self.path, name, "--version"], self.environment)
@@ -47,8 +54,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="check and test the crate in place of building it")
     options = parser.parse_args()
     cargo = find_cargo()
-    if cargo is None:
-        print("no cargo works here: the compiled data plane is left out, and its tests are skipped")
+    if cargo is None or not cargo.fetches():
+        why = "no cargo works here" if cargo is None else "cargo cannot download the crates of Cargo.lock"
+        print(f"{why}: the compiled data plane is left out, and its tests are skipped")
         return int(options.required)
     try:
         if options.check:

@@ -1,6 +1,8 @@
 //! Nanoseconds per call of each twin, one line each: `name<TAB>ns`. `tests/plane/measure_twins.py` has Python's beside
 //! them, with the same inputs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;

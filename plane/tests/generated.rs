@@ -3,6 +3,8 @@
 //! An ordinary run tries a few thousand inputs, the same each time. With `PLANE_FUZZ_S` each target runs for so many
 //! seconds, with other inputs each time.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
