@@ -13,7 +13,7 @@ from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.validation import validate_request
 from slipway_server.http.requests import sampling as module
-from slipway_server.http.requests.bodies import UNSUPPORTED, checked
+from slipway_server.http.requests.bodies import UNSUPPORTED, checked_body
 from slipway_server.http.requests.sampling import FIELDS, Sampling, sampling_of
 from slipway_server.http.requests.schemas import (
     ApiGenerateRequest,
@@ -47,7 +47,7 @@ def bounds(name: str) -> tuple[float, float]:
 
 
 def params(**more: Any) -> SamplingParams:
-    return checked(COMPLETION | more, CompletionRequest).params(5, (), 1)
+    return checked_body(COMPLETION | more, CompletionRequest).params(5, (), 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,9 +85,9 @@ def test_an_endpoint_without_a_field_accepts_its_neutral_values_alone(name: str)
     least = {"model": "m", "input": "x"}
     assert UNSUPPORTED[name] == FIELDS[name].neutral and name not in EmbeddingRequest.__struct_fields__
     for value in (*FIELDS[name].neutral, None):
-        checked(least | {name: value}, EmbeddingRequest)
+        checked_body(least | {name: value}, EmbeddingRequest)
     with pytest.raises(HttpError, match=f"{name} is not supported"):
-        checked(least | {name: "something"}, EmbeddingRequest)
+        checked_body(least | {name: "something"}, EmbeddingRequest)
 
 
 @pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.beams is not None])
@@ -95,12 +95,12 @@ def test_a_beam_search_refuses_what_it_would_ignore(name: str) -> None:
     some: dict[str, Any] = {"stream": True, "stop": ["x"], "logit_bias": {"5": 1}, "bad_words": ["x"]}
     some |= {"allowed_token_ids": [5], "stop_token_ids": [5]}
     body = COMPLETION | {"use_beam_search": True, "n": 2, "max_tokens": 9}
-    checked(dict(body), CompletionRequest).check()
+    checked_body(dict(body), CompletionRequest).check()
     for value in FIELDS[name].beams or ():
-        checked(body | {name: value}, CompletionRequest).check()
+        checked_body(body | {name: value}, CompletionRequest).check()
     value = some.get(name, 0.5 if name in PARAMETERS and PARAMETERS[name].type.__origin__ is float else 5)
     with pytest.raises(HttpError, match=f"{name} does not go with beam search"):
-        checked(body | {name: value}, CompletionRequest).check()
+        checked_body(body | {name: value}, CompletionRequest).check()
 
 
 @pytest.mark.parametrize("name", OF_LOGITS)
@@ -116,7 +116,7 @@ def test_rules_of_a_draw_act_in_it() -> None:
 
 
 def test_a_body_of_another_type_gives_the_fields_that_it_has() -> None:
-    body = checked(
+    body = checked_body(
         {"model": "m", "prompt": "x", "temperature": 0.5, "max_tokens": 7, "stream": True}, ApiGenerateRequest
     )
     assert sampling_of(body) == Sampling(temperature=0.5, max_tokens=7, stream=True)

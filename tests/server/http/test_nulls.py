@@ -13,10 +13,10 @@ from slipway_predict.http.bodies.row_bodies import NamedPredictRequest, PredictR
 from slipway_predict.http.pool.repository import LoadRequest, UnloadRequest
 from slipway_predict.http.texts.bodies import ClassifyRequest, RerankRequest, ScoreRequest
 from slipway_server.http.reading.inputs import KINDS
-from slipway_server.http.requests.bodies import checked
+from slipway_server.http.requests.bodies import checked_body
 from slipway_server.http.response_api.items import messages_of
 
-READ = (*KINDS, PredictRequest, NamedPredictRequest, V1Request)  # decoded to objects, then checked
+READ = (*KINDS, PredictRequest, NamedPredictRequest, V1Request)  # decoded to objects, then checked_body
 DECODED = (InferBody, LoadRequest, UnloadRequest, RerankRequest, ScoreRequest, ClassifyRequest)
 Path = tuple[str | int, ...]
 
@@ -86,7 +86,7 @@ def put(body: Any, path: Path, value: Any) -> Any:
 def test_an_optional_field_that_is_null_is_absent(kind: type[msgspec.Struct]) -> None:
     paths = []
     for body, without, path in nulls(kind):
-        assert checked(body, kind) == checked(without, kind), path
+        assert checked_body(body, kind) == checked_body(without, kind), path
         assert body == without, f"{path} must be absent for what reads the fields themselves"
         paths.append(path)
     assert len(paths) == len(set(paths)) or kind.__name__ in ("TokenizeRequest",)
@@ -124,7 +124,7 @@ def test_nulls_of_a_clients_own_objects_stay() -> None:
     }
     kind = next(kind for kind in READ if kind.__name__ == "ChatRequest")
     before = copy.deepcopy(body)
-    checked(body, kind)
+    checked_body(body, kind)
     assert body == before
 
 

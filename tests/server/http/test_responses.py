@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.openapi import document
-from slipway_server.http.requests.bodies import checked
+from slipway_server.http.requests.bodies import checked_body
 from slipway_server.http.response_api.builder import ResponseBuilder
 from slipway_server.http.response_api.items import messages_of
 from slipway_server.http.response_api.schema import ResponsesRequest
@@ -35,7 +35,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def body(**changes: Any) -> ResponsesRequest:
-    made = checked({"model": "chat", "input": "Hello"} | changes, ResponsesRequest)
+    made = checked_body({"model": "chat", "input": "Hello"} | changes, ResponsesRequest)
     made.check()
     return made
 
