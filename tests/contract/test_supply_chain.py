@@ -98,3 +98,13 @@ def test_crates_are_locked_with_checksums_from_the_registry_alone() -> None:
 def test_no_path_file_runs_code_when_python_starts() -> None:
     """LiteLLM's stolen release ran by a `.pth` file that imports."""
     assert not [path for path in ROOT.rglob("*.pth") if ".venv" not in path.parts and "build" not in path.parts]
+
+
+def test_no_output_of_a_compiler_is_in_the_tree() -> None:
+    """What cargo leaves names folders of the machine that built it."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    assert len(listed) > 1000
+    compiled = (".a", ".d", ".o", ".pyc", ".rlib", ".rmeta", ".so")
+    assert not [path for path in listed if path.endswith(compiled) or "target" in path.split("/")[:-1]]

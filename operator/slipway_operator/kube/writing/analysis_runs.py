@@ -36,8 +36,8 @@ class AnalysisRuns:
         """Return the runs that the status names, by name; those that do not exist are left out."""
         metadata = obj["metadata"]
         key, names = (metadata["namespace"], metadata["name"]), tuple(dict.fromkeys(_named(obj)))
-        found = await asyncio.gather(*(self._read(key, name) for name in names))
-        return {item.name: item for item in found if item}
+        runs = await asyncio.gather(*(self._read(key, name) for name in names))
+        return {run.name: run for run in runs if run}
 
     async def write(self, obj: Object, writes: Iterable[RunWrite]) -> dict[str, str]:
         """Write runs; returns the UIDs of those that were created, by name.
@@ -68,9 +68,9 @@ class AnalysisRuns:
             obj = await self._client.get(ANALYSIS_RUNS, key[0], name)
         except (NotFound, Refused):  # without a permission it cannot be written either: the user is shown that
             return None
-        found = stored_run(obj)
-        ours = self._written.get(key, {}).get(name)
-        return replace(found, ours=ours is not None and ours == obj.get("status")) if found else None
+        run = stored_run(obj)
+        written = self._written.get(key, {}).get(name)
+        return replace(run, ours=written is not None and written == obj.get("status")) if run else None
 
     async def _write(self, obj: Object, item: RunWrite) -> Object:
         owner, metadata = Owner.of(obj), obj["metadata"]
@@ -101,10 +101,10 @@ class AnalysisRuns:
 
     def _remember(self, key: ObjectKey, name: str, status: Object) -> None:
         """Keep what is written of the analyses of one step alone."""
-        known = self._written.setdefault(key, {})
-        known[name] = status
-        for former in list(known)[: -len(FIELDS)]:
-            del known[former]
+        written = self._written.setdefault(key, {})
+        written[name] = status
+        for former in list(written)[: -len(FIELDS)]:
+            del written[former]
 
 
 def _named(obj: Object) -> Iterator[str]:

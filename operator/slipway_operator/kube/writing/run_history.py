@@ -1,7 +1,7 @@
 """Deletes former AnalysisRuns of a ModelDeployment beyond the limits of its spec, when another one begins."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from slipway_operator.api.objects import Object
 from slipway_operator.component import Component, ReconciledDeployment
@@ -32,9 +32,9 @@ class RunHistory(Component):
         namespace, name = deployment.key
         limits = deployment.spec.run_history
         try:
-            found = await self._client.metadata(ANALYSIS_RUNS, namespace, labels.selector(name))
+            runs = await self._client.metadata(ANALYSIS_RUNS, namespace, labels.selector(name))
             named = {*_named(deployment.obj), *(item.name for item in planned.runs)}
-            for item in surplus(_of(found, deployment.obj["metadata"]["uid"], named), limits):
+            for item in surplus(_of(runs, deployment.obj["metadata"]["uid"], named), limits):
                 await self._delete(namespace, item["metadata"])
         except Leaving:
             raise
@@ -48,25 +48,21 @@ class RunHistory(Component):
             return
 
 
-def surplus(found: Iterable[Object], limits: tuple[int, int]) -> list[Object]:
+def surplus(runs: Iterable[Object], limits: tuple[int, int]) -> list[Object]:
     """The oldest runs beyond `limits`: of those that passed, and of all others."""
-    newest = sorted(found, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["name"]))[::-1]
+    newest = sorted(runs, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["name"]))[::-1]
     passed = [item for item in newest if _outcome(item) == PASSED]
     others = [item for item in newest if _outcome(item) != PASSED]
-    return [*_beyond(passed, limits[0]), *_beyond(others, limits[1])]
-
-
-def _beyond(newest: Sequence[Object], limit: int) -> Sequence[Object]:
-    return newest[limit:]
+    return [*passed[limits[0] :], *others[limits[1] :]]
 
 
 def _outcome(item: Object) -> str:
     return str((item["metadata"].get("labels") or {}).get(labels.ANALYSIS_OUTCOME) or "")
 
 
-def _of(found: Iterable[Object], uid: str, named: set[str]) -> Iterator[Object]:
+def _of(runs: Iterable[Object], uid: str, named: set[str]) -> Iterator[Object]:
     """Those of the ModelDeployment with this UID that no status names."""
-    for item in found:
+    for item in runs:
         if is_controlled_by(item, uid) and not is_leaving(item) and item["metadata"]["name"] not in named:
             yield item
 

@@ -44,7 +44,7 @@ def stored_run(obj: Json) -> StoredRun | None:
         return None
     bare = StoredRun(metadata["name"], metadata["uid"], metadata["resourceVersion"], metadata.get("generation", 0))
     try:
-        found = read(AnalysisRun, encoded({name: obj.get(name) for name in ("spec", "status")}))
+        run = read(AnalysisRun, encoded({name: obj.get(name) for name in ("spec", "status")}))
     except UnreadableObject:
         return bare
-    return StoredRun(bare.name, bare.uid, bare.version, bare.generation, found.spec.subject_ref.uid, found.status)
+    return StoredRun(bare.name, bare.uid, bare.version, bare.generation, run.spec.subject_ref.uid, run.status)

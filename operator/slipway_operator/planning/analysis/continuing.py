@@ -52,11 +52,11 @@ def continued(
     for field in FIELDS:
         reference: AnalysisReference | None = getattr(rollout, field)
         if reference and reference.uid:
-            found = stored.get(reference.run)
-            if loss := why_lost(reference, found, owner.uid):
+            read = stored.get(reference.run)
+            if loss := why_lost(reference, read, owner.uid):
                 changed[field] = _restarting(reference, loss)
-            elif found and found.run:
-                runs[field] = found.run
+            elif read and read.run:
+                runs[field] = read.run
         elif reference and reference.counters is not None and writable:
             changed[field], moved = _moved(reference, owner)
             runs |= {field: moved} if moved else {}
@@ -121,12 +121,12 @@ def identified(rollout: Rollout | None, uids: Mapping[str, str]) -> Rollout | No
     if rollout is None:
         return None
     references = {field: reference for field in FIELDS if (reference := getattr(rollout, field))}
-    known: dict[str, Any] = {
+    created: dict[str, Any] = {
         field: replace(item, uid=uids[item.run])
         for field, item in references.items()
         if not item.uid and item.run in uids
     }
-    return replace(rollout, **known) if known else rollout
+    return replace(rollout, **created) if created else rollout
 
 
 def uids_of(rollout: Rollout | None) -> dict[str, str]:
