@@ -115,7 +115,7 @@ def counted(gate: Gateway) -> dict[str, Any]:
 async def test_predictions_count_after_the_first_ones_made_bins() -> None:
     async with compares(predicting("cat")) as gate:
         await predict(gate, LEARNED)
-        assert counted(gate) == {name: {"bins": (), "unread": 0} for name in ("canary", "stable")}
+        assert counted(gate) == {name: {"bins": [], "unread": 0} for name in ("canary", "stable")}
         await predict(gate, 60)
         canary, stable = (counted(gate)[name]["bins"] for name in ("canary", "stable"))
         assert sum(canary) + sum(stable) == 60 and min(sum(canary), sum(stable)) > 0

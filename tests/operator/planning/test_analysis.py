@@ -11,7 +11,7 @@ import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import RunStatus
 from slipway_operator.planning.analysis.counting import MOST_GONE
-from slipway_operator.planning.analysis.runs import MOST_CHANGES, READ_S
+from slipway_operator.planning.analysis.runs import MOST_CHANGES, READ_S, WRITE_S
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, healthy, model
 
 # Decides in about a minute at twenty requests a second: the quality of the judge is tested elsewhere.
@@ -679,7 +679,7 @@ def test_counters_make_no_storm_of_writes() -> None:
     world.run(10)
     before, seconds = world.calls, 300
     world.run(seconds)
-    assert world.calls - before <= 2 * seconds / READ_S + 2, "each reading writes the run and the status"
+    assert world.calls - before <= 2 * seconds / WRITE_S + 2, "each write is one of the run and one of the status"
     assert world.reconcile().requeue_after_s in (0.0, *range(1, READ_S + 1))
 
 

@@ -5,7 +5,7 @@ look are added to those spent: so their expected number stays below the budget w
 """
 
 WEIGHTS = (1, 2, 5, 10, 25, 50)
-LOOK_S = 12.0  # what one look covers: a reading, and the time until gateways apply its weight
+LOOK_S = 10.0  # what one look covers: a reading, and the time until gateways apply its weight
 OF_THE_REST = 6.0  # a look may spend one sixth of the budget that is left
 AT_ONCE = 5.0  # extra bad responses that one look may cost, by the bound from live requests alone
 

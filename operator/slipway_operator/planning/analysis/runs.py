@@ -31,7 +31,8 @@ from slipway_operator.planning.facts.revision import same_weights
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.sizing import baseline
 
-READ_S = 10  # between two readings; each one with new data writes the run and the status
+READ_S = 5  # between two readings
+WRITE_S = 10  # between two writes of a run, and so of the status, that bring new counts alone
 MOST_CHANGES = 10
 THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
@@ -212,7 +213,8 @@ def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, RunStatus] | None:
     """The analysis that is due and has new data, with its run as read and judged now.
 
-    One whose run was written, and whose status was not, is due at once as it is.
+    One whose run was written, and whose status was not, is due at once as it is. New counts alone are written once in
+    WRITE_S: gateways keep them, so that the next reading has them too.
     """
     for one in ongoing(course, at) if not at.observed.run_refusal else ():
         if one.run and one.reference and one.reference.sequence != one.run.sequence:
@@ -226,8 +228,22 @@ def next_reading(course: Course, at: Situation) -> tuple[Ongoing, RunStatus] | N
         ):
             judged = _judged(course, at, one.run.counts, read, found.spec)
             judged = ramping.judged(at, judged, one.ramp) if one.ramp else judged
-            return one, series.noted(replace(judged, sequence=one.run.sequence + 1), found.spec)
+            if at.elapsed_s(one.run.read_at) >= WRITE_S or _news(judged) != _news(one.run):
+                return one, series.noted(replace(judged, sequence=one.run.sequence + 1), found.spec)
     return None
+
+
+def _news(run: RunStatus) -> tuple[object, ...]:
+    """What the rollout and gateways act on, and when each state began: a run where it changed is written at once."""
+    verdict, ramp, shadow = run.verdict, run.ramp, run.shadow
+    return (
+        verdict and (verdict.outcome, verdict.reason),
+        ramp and (ramp.weight, ramp.passed_at, ramp.bake_until),
+        shadow and (shadow.published, shadow.no_twin),
+        run.measured,
+        (run.braked, run.warm, run.stale),
+        (run.first_request_at, run.missing_since, run.canary_away_since, run.stable_away_since),
+    )
 
 
 def _is_due_by_time(at: Situation, run: RunStatus, spec: AnalysisSpec) -> bool:
