@@ -12,6 +12,7 @@ from ..routing.mirroring import choose_mirror
 from ..routing.router import RouteEndpoint, pick, pick_in_revision
 from ..routing.table import Route, RouteTable, equivalent_revisions
 from ..telemetry.metrics import GatewayMetrics
+from ..telemetry.objectives import Objectives
 from .activity import ActivityTracker, RouteActivity
 from .attempt import Attempt, RequestCounts
 from .ejection import OutlierEjection
@@ -51,6 +52,8 @@ class LoadBalancer:
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
         self.spares = Spares()
+        self.objectives = Objectives()
+        metrics.registry.register(self.objectives)
         self.activity = ActivityTracker(clock, incarnation)
         self._services = RouteServices(clock, self.activity.notify)
         self._usage_reports = UsageReports(clock, self.activity.notify)
@@ -69,6 +72,7 @@ class LoadBalancer:
         self.failsafe.follow(last, known)
         self.ejection.follow(known)
         self.spares.follow(known)
+        self.objectives.follow(known.routes)
         self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
         self.published.publish(table)
 
@@ -233,4 +237,5 @@ class LoadBalancer:
             self._services.report(route.name),
             self._usage_reports.report(route.name),
             self.first_attempts.samples.report(route, self._clock()),
+            self.objectives.report(route),
         )

@@ -274,6 +274,7 @@ class PublicApi:
         """A request ended: it is counted, and has its line in the access log."""
         now_s = self._clock()
         self._metrics.observe(record, now_s)
+        self._balancer.objectives.ended(record, now_s)
         self.access_log.ended(record, request, now_s)
         record.close()
 
@@ -443,6 +444,7 @@ class PublicApi:
             isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
         )
+        record.route = outgoing.route if outgoing.computes and not batch else ""
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
             outgoing = self._taken_up(outgoing, last)
