@@ -12,7 +12,7 @@ from slipway_contracts.route_table import Backend
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_gateway.routing.table import Route, RouteTable
 from slipway_gateway.telemetry.metrics import RequestRecord
-from slipway_gateway.telemetry.objectives import MOST_PAIRS, MOST_REVISIONS, Objectives
+from slipway_gateway.balancing.objectives import MOST_PAIRS, MOST_REVISIONS, Objectives
 
 from .harness import Gateway, gateway, table, upstream
 

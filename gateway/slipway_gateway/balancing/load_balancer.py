@@ -12,7 +12,6 @@ from ..routing.mirroring import choose_mirror
 from ..routing.router import RouteEndpoint, pick, pick_in_revision
 from ..routing.table import Route, RouteTable, equivalent_revisions
 from ..telemetry.metrics import GatewayMetrics
-from ..telemetry.objectives import Objectives
 from .activity import ActivityTracker, RouteActivity
 from .attempt import Attempt, RequestCounts
 from .ejection import OutlierEjection
@@ -20,6 +19,7 @@ from .failsafe import AttemptResult
 from .failsafe_state import FailsafeSettings, FailsafeState
 from .first_attempts import FirstAttempts
 from .in_flight import InFlight
+from .objectives import Objectives
 from .outlier import OutlierDetection
 from .published_table import PublishedTable
 from .service import RouteServices

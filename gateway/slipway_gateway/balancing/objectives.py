@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from slipway_contracts.service_levels import AVAILABILITY, ITL, LATENCY, TTFT, Counted, ServiceLevels, key
 
 from ..routing.table import Route
-from .metrics import RequestRecord
+from ..telemetry.metrics import RequestRecord
 
 MOST_REVISIONS = 8  # of a route: the one that counted longest ago is forgotten
 MOST_PAIRS = 1000  # of routes and revisions, on a page of metrics
