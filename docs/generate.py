@@ -7,6 +7,7 @@ from typing import Any
 
 import alerts_page  # beside this file
 import cli_reference
+import dashboards
 import draw_header
 import fields_page
 import models_page
@@ -100,6 +101,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "crd.md": reference(deployment) + others,
         alerts_page.PAGE: alerts_page.page(),
         alerts_page.RULES: alerts_page.rules(),
+        **dashboards.files(),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "server.md": fields_page.page(),

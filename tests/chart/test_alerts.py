@@ -47,7 +47,7 @@ def test_every_alert_that_is_needed_is_there_with_severity_and_runbook() -> None
 
 def test_every_series_of_an_alert_is_exported_or_recorded() -> None:
     """Those of our own server too; vLLM has the same names."""
-    known = exported() | _of_servers()
+    known = exported() | of_servers()
     recorded = records() | {rule["record"] for rule in rules() if "record" in rule}
     for rule in rules():
         text = rule["expr"]
@@ -56,7 +56,7 @@ def test_every_series_of_an_alert_is_exported_or_recorded() -> None:
         assert {name.removesuffix("_total") for name in BY_ENGINES.findall(text)} <= known, text
 
 
-def _of_servers() -> set[str]:
+def of_servers() -> set[str]:
     """Names on the pages of the jobs process and of the server of language models."""
     code = (
         "from slipway_jobs.telemetry import JobsMetrics; from slipway_server.metrics import ServerMetrics\n"

@@ -2,8 +2,8 @@
 
 import json
 import re
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -457,8 +457,11 @@ def test_rules_and_dashboard_are_the_files_of_the_chart() -> None:
     (rules,) = of_kind(rendered, "PrometheusRule")
     files = [yaml.safe_load((CHART / "files" / name).read_text()) for name in ("rules.yaml", "alerts.yaml")]
     assert rules["spec"] == {"groups": [group for file in files for group in file["groups"]]}
-    config = find(rendered, "ConfigMap", "slipway-dashboard")
-    assert json.loads(config["data"]["slipway.json"]) == json.loads((CHART / "files" / "dashboard.json").read_text())
+    config = find(rendered, "ConfigMap", "slipway-dashboards")
+    files = sorted((CHART / "files" / "dashboards").glob("*.json"))
+    assert {name: json.loads(text) for name, text in config["data"].items()} == {
+        f"slipway-{file.name}": json.loads(file.read_text()) for file in files
+    }
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
