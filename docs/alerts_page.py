@@ -12,7 +12,7 @@ RULES = ROOT / "charts" / "slipway" / "files" / "alerts.yaml"
 PAGE = ROOT / "docs" / "alerts.md"
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 LEVELS = (("namespace", "name", "objective"), ("namespace", "name", "revision", "objective"))
-SEVERITIES = {"critical": "somebody must look now", "warning": "look today", "info": "look when there is time"}
+SEVERITIES = {"critical": "look now", "warning": "look today", "info": "look when there is time"}
 
 Rule = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """What gateways count of each request against the objectives of spec.slo, described once for operator and gateways.
 
-docs/contracts.md says which requests count. A count belongs to an objective with its limit: one whose limit changes is
-counted anew.
+docs/contracts.md says which requests count. A count belongs to an objective with its limit: one whose limit changes
+begins again.
 """
 
 from collections.abc import Iterator, Mapping

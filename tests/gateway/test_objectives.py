@@ -171,7 +171,7 @@ async def test_requests_through_a_gateway_count_once_each() -> None:
         assert reported(gate) == {"ttftP95": (1, 0), "itlP95": (1, 0), "latencyP99": (2, 0), "availability": (2, 0)}
         assert await post(fails=True) == 200, "its retry is what the client saw"
         assert await post(status=400) == 400
-        async with await gate.post({"model": "nobody"}) as response:
+        async with await gate.post({"model": "unknown"}) as response:
             assert response.status == 404
         async with gate.client.get(f"{gate.url}/v1/models/chat") as response:
             assert response.status == 200

@@ -375,6 +375,7 @@ class PublicApi:
             outgoing = self._call(request, record, body, fields, path, account)
             # From here on only `outgoing` holds the body.
             del body, fields
+            record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
             if outgoing.batch and self.jobs:
                 async with self.jobs.slot(outgoing.whose):
                     return await self._forward(request, outgoing, record)
@@ -444,7 +445,6 @@ class PublicApi:
             isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
         )
-        record.route = outgoing.route if outgoing.computes and not batch else ""
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
             outgoing = self._taken_up(outgoing, last)
