@@ -26,6 +26,12 @@ _POD = {
     "readinessProbe.timeoutSeconds": 7,
     "readinessProbe.failureThreshold": 7,
     "podAnnotations": {"a": "b"},
+    "podLabels": {"a": "b"},
+    "extraVolumes": [{"name": "a", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}],
+    "topologySpreadConstraints": [
+        {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
     "nodeSelector": {"a": "b"},
     "tolerations": [{"key": "a"}],
     "affinity": {"nodeAffinity": {}},
@@ -41,6 +47,7 @@ OTHER: Values = {
     "fullnameOverride": "dock",
     "global.imageRegistry": "mirror.example.com:5000",
     "imagePullSecrets": [{"name": "registry"}],
+    "commonLabels": {"team": "platform"},
     "podSecurityContext.runAsNonRoot": False,
     "podSecurityContext.seccompProfile.type": "Unconfined",
     "securityContext.allowPrivilegeEscalation": True,
@@ -62,6 +69,7 @@ OTHER: Values = {
     "operator.outbound.allowedCIDRs": ["10.96.0.0/12"],
     "operator.outbound.allowedHosts": ["*.tools.svc"],
     "operator.metricsApi.enabled": False,
+    "server.imagePullSecrets": [{"name": "registry"}],
     "server.image.repository": "mirror/server",
     "server.image.tag": "9",
     "server.image.digest": _DIGEST,
@@ -77,6 +85,29 @@ OTHER: Values = {
     "tls.internal.issuerRef.kind": "ClusterIssuer",
     "tls.internal.issuerRef.group": "awspca.cert-manager.io",
     "gateway.replicaCount": 7,
+    "gateway.autoscaling.enabled": True,
+    "gateway.autoscaling.minReplicas": 3,
+    "gateway.autoscaling.maxReplicas": 7,
+    "gateway.autoscaling.targetCPUUtilizationPercentage": 50,
+    "gateway.autoscaling.targetMemoryUtilizationPercentage": 80,
+    "gateway.autoscaling.behavior.scaleDown.stabilizationWindowSeconds": 77,
+    "gateway.autoscaling.behavior.scaleDown.policies": [],
+    "gateway.ingress.enabled": True,
+    "gateway.ingress.className": "nginx",
+    "gateway.ingress.annotations": {"a": "b"},
+    "gateway.ingress.hosts": [{"host": "other.example.com", "paths": [{"path": "/v1", "pathType": "Exact"}]}],
+    "gateway.ingress.tls": [{"secretName": "models-tls", "hosts": ["models.example.com"]}],
+    "gateway.httpRoute.enabled": True,
+    "gateway.httpRoute.annotations": {"a": "b"},
+    "gateway.httpRoute.parentRefs": [{"name": "other"}],
+    "gateway.httpRoute.hostnames": ["models.example.com"],
+    "gateway.httpRoute.timeouts.request": "10m",
+    "operator.hooks.existingSecret": "hooks",
+    "gateway.ledger.existingSecret": "ledger",
+    "gateway.inferenceLog.existingSecret": "inferences",
+    "quotas.redis.existingSecret": "redis",
+    "jobs.existingSecret": "database",
+    "jobs.webhooks.existingSecret": "webhooks",
     "gateway.accessLog.to": "off",
     "gateway.accessLog.sample": 0.25,
     "gateway.accessLog.maxBytes": 7777777,
@@ -172,7 +203,30 @@ OTHER: Values = {
     **{f"{component}.{leaf}": value for component in ("operator", "gateway", "jobs") for leaf, value in _POD.items()},
 }
 # What must be set for a value to have a meaning at all.
+AUTOSCALING = {"gateway.autoscaling.enabled": True}
+INGRESS = {"gateway.ingress.enabled": True, "gateway.ingress.hosts": [{"host": "models.example.com"}]}
+HTTP_ROUTE = {"gateway.httpRoute.enabled": True, "gateway.httpRoute.parentRefs": [{"name": "public"}]}
 NEEDS: dict[str, Values] = {
+    **{
+        f"gateway.autoscaling.{leaf}": AUTOSCALING
+        for leaf in (
+            "minReplicas",
+            "maxReplicas",
+            "targetCPUUtilizationPercentage",
+            "targetMemoryUtilizationPercentage",
+            "behavior.scaleDown.stabilizationWindowSeconds",
+            "behavior.scaleDown.policies",
+        )
+    },
+    "gateway.ingress.enabled": {"gateway.ingress.hosts": [{"host": "models.example.com"}]},
+    **{f"gateway.ingress.{leaf}": INGRESS for leaf in ("className", "annotations", "hosts", "tls")},
+    "gateway.httpRoute.enabled": {"gateway.httpRoute.parentRefs": [{"name": "public"}]},
+    **{
+        f"gateway.httpRoute.{leaf}": HTTP_ROUTE
+        for leaf in ("annotations", "parentRefs", "hostnames", "timeouts.request")
+    },
+    "jobs.existingSecret": {"jobs.enabled": True},
+    "jobs.webhooks.existingSecret": {"jobs.enabled": True},
     "gateway.service.nodePort": {"gateway.service.type": "NodePort"},
     "gateway.accessLog.maxBytes": {"gateway.accessLog.to": "file"},
     "gateway.accessLog.maxFiles": {"gateway.accessLog.to": "file"},
@@ -306,6 +360,18 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             "set gateway.tls.clientAuth to optional",
         ),
         ({"jobs.sqlite.maxBytes": 1}, "jobs/sqlite/maxBytes"),
+        ({"jobs.existingSecret": "a", "jobs.databaseSecret.name": "b", "jobs.enabled": True}, "name two Secrets"),
+        ({"gateway.podLabels": {"app.kubernetes.io/name": "x"}}, "invalid propertyName 'app.kubernetes.io/name'"),
+        ({"commonLabels": {"team": "a b"}}, "commonLabels/team"),
+        ({"gateway.autoscaling.enabled": True, "gateway.autoscaling.minReplicas": 11}, "is more than"),
+        (
+            {"gateway.autoscaling.enabled": True, "gateway.autoscaling.targetCPUUtilizationPercentage": 0},
+            "both targets are 0",
+        ),
+        ({"gateway.ingress.enabled": True}, "gateway.ingress.hosts is empty: name a host"),
+        ({"gateway.ingress.hosts": [{"host": "https://a"}]}, "gateway/ingress/hosts/0/host"),
+        ({"gateway.httpRoute.enabled": True}, "gateway.httpRoute.parentRefs is empty: name the Gateway"),
+        ({"gateway.httpRoute.timeouts.request": "forever"}, "gateway/httpRoute/timeouts/request"),
         ({"gateway.tls.clientAuth": "none"}, "gateway/tls/clientAuth"),
         ({"gateway.replicaCount": 0}, "gateway/replicaCount"),
         ({"gateway.service.type": "Nodeport"}, "gateway/service/type"),
