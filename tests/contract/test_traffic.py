@@ -223,6 +223,7 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     assert about.at_pods["abcdefgh22"] == {"10.0.0.1": 1}
     assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
     assert (about.service.answered, about.service.refused, about.service.unserved_s) == (0, 0, None)
+    assert TRAFFIC.slo and about.objectives == dict.fromkeys(TRAFFIC.slo.by_key(), (0, 0))
 
 
 def test_report_has_the_documented_shape() -> None:

@@ -10,9 +10,9 @@ from aiohttp import web
 from slipway_contracts import service_levels
 from slipway_contracts.route_table import Backend
 from slipway_contracts.service_levels import ServiceLevels
+from slipway_gateway.balancing.objectives import MOST_PAIRS, MOST_REVISIONS, Objectives
 from slipway_gateway.routing.table import Route, RouteTable
 from slipway_gateway.telemetry.metrics import RequestRecord
-from slipway_gateway.balancing.objectives import MOST_PAIRS, MOST_REVISIONS, Objectives
 
 from .harness import Gateway, gateway, table, upstream
 
@@ -112,6 +112,11 @@ def test_series_are_there_before_the_first_request_and_bounded() -> None:
         one.ended(ended(revision=f"r{number}"), 101.0)
     assert len({revision for revision, _, _ in series(one)}) == MOST_REVISIONS
     assert one.report(route())["availability/0"] == (3 * MOST_REVISIONS, 0)
+    for number in range(3 * MOST_REVISIONS):  # a year of rollouts
+        one.follow({"default/chat": route(revision=f"n{number}")})
+    requests, _ = one.collect()
+    revisions = {sample.labels["revision"] for sample in requests.samples}
+    assert len(revisions) == MOST_REVISIONS and f"n{3 * MOST_REVISIONS - 1}" in revisions
 
 
 def test_the_operator_reads_what_gateways_report_and_nothing_else() -> None:

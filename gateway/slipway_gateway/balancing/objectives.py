@@ -4,7 +4,7 @@ A request counts once, as its client saw it: retries and resumed streams are par
 in docs/contracts.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -17,10 +17,11 @@ from slipway_contracts.service_levels import AVAILABILITY, ITL, LATENCY, TTFT, C
 from ..routing.table import Route
 from ..telemetry.metrics import RequestRecord
 
-MOST_REVISIONS = 8  # of a route: the one that counted longest ago is forgotten
+MOST_REVISIONS = 16  # of a route, of which at most eight have weight: the one that came first is forgotten
 MOST_PAIRS = 1000  # of routes and revisions, on a page of metrics
 # How a request ends for which the service is to blame. The other outcomes are the client's, a limit's or a departure.
 FAILED = frozenset({"no_endpoint", "upstream_error", "timeout", "internal", "drained"})
+_NOTHING: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -31,6 +32,10 @@ class _Counts:
     missed: int = 0
 
 
+# An objective, its limit, and the counts that a request adds to: those of the route, and those of the revision.
+_Slot = tuple[str, int, _Counts, _Counts]
+
+
 @dataclass(slots=True)
 class _RouteCounts:
     """Counts of one route: by key since its limit is in force, and by revision and objective for metrics."""
@@ -38,27 +43,38 @@ class _RouteCounts:
     levels: ServiceLevels
     by_key: dict[str, _Counts] = field(default_factory=dict)
     by_revision: dict[str, dict[str, _Counts]] = field(default_factory=dict)
+    _slots: dict[str, tuple[_Slot, ...]] = field(default_factory=dict)  # by revision: found once, used by each request
 
-    def follow(self, levels: ServiceLevels) -> None:
-        """Adopts new limits: an objective that stays as it is goes on, any other one begins."""
+    def follow(self, levels: ServiceLevels, revisions: Iterable[str]) -> None:
+        """Adopts new limits: an objective that stays as it is goes on, any other one begins.
+
+        `revisions`: they have series before their first request, so that the first increase is seen.
+        """
         self.levels, former = levels, self.by_key
         self.by_key = {name: former.get(name) or _Counts() for name in levels.by_key()}
+        self._slots = {}
         kept = {objective for objective, _ in levels.limits_ms()}
         for own in self.by_revision.values():
             for gone in own.keys() - kept:
                 del own[gone]
+        for revision in revisions:
+            self.by_revision[revision] = self.by_revision.pop(revision, {})  # the last to be forgotten
+            self.slots(revision)
 
-    def add(self, revision: str, objective: str, limit_ms: int, *, met: bool) -> None:
-        own = self.by_revision.pop(revision, None)
-        if own is None:
-            own = {}
-            if len(self.by_revision) >= MOST_REVISIONS:
-                del self.by_revision[next(iter(self.by_revision))]
-        self.by_revision[revision] = own
-        of_route = self.by_key.setdefault(key(objective, limit_ms), _Counts())
-        for counts in (of_route, own.setdefault(objective, _Counts())):
-            counts.met += met
-            counts.missed += not met
+    def slots(self, revision: str) -> tuple[_Slot, ...]:
+        """What a request of a revision counts for. Of too many revisions the one that came first is forgotten."""
+        found = self._slots.get(revision)
+        if found is None:
+            own = self.by_revision.setdefault(revision, {})
+            found = self._slots[revision] = tuple(
+                (objective, limit_ms, self.by_key[key(objective, limit_ms)], own.setdefault(objective, _Counts()))
+                for objective, limit_ms in self.levels.limits_ms()
+            )
+            if len(self.by_revision) > MOST_REVISIONS:
+                oldest = next(iter(self.by_revision))
+                del self.by_revision[oldest]
+                self._slots.pop(oldest, None)
+        return found
 
 
 class Objectives(Collector):
@@ -75,28 +91,29 @@ class Objectives(Collector):
             if route.slo is None:
                 continue
             counts = former.get((name, route.uid)) or _RouteCounts(route.slo)
-            counts.follow(route.slo)
-            for backend in route.backends:
-                # From the first moment a series is there, so that its first increase is seen.
-                own = counts.by_revision.setdefault(backend.revision, {})
-                for objective, _ in route.slo.limits_ms():
-                    own.setdefault(objective, _Counts())
+            counts.follow(route.slo, [backend.revision for backend in route.backends])
             self._routes[name, route.uid], self._uids[name] = counts, route.uid
 
     def ended(self, record: RequestRecord, now_s: float) -> None:
         """A request is over. One without a `route` counts nowhere: no model ran for it, or it is part of a batch."""
-        counts = self._routes.get((record.route, self._uids[record.route])) if record.route in self._uids else None
-        if counts is None:
-            return
+        uid = self._uids.get(record.route)
         failed = record.outcome in FAILED
-        if not failed and record.outcome != "ok":
+        if uid is None or not (failed or record.outcome == "ok"):
             return
-        measured = {} if failed else _measured_ms(record, now_s)
-        for objective, limit_ms in counts.levels.limits_ms():
+        measured = _NOTHING if failed else _measured_ms(record, now_s)
+        for objective, limit_ms, of_route, own in self._routes[record.route, uid].slots(record.revision):
             if objective == AVAILABILITY:
-                counts.add(record.revision, objective, limit_ms, met=not failed)
+                met = not failed
             elif (took_ms := measured.get(objective)) is not None:
-                counts.add(record.revision, objective, limit_ms, met=took_ms <= limit_ms)
+                met = took_ms <= limit_ms
+            else:
+                continue
+            if met:
+                of_route.met += 1
+                own.met += 1
+            else:
+                of_route.missed += 1
+                own.missed += 1
 
     def report(self, route: Route) -> dict[str, Counted] | None:
         """`objectives` of the route in `/internal/routes`; None where it has none."""

@@ -229,7 +229,7 @@ def test_while_it_is_held_only_the_comparison_rejects() -> None:
         if state == "Aborted":
             decided(world, "Aborted")
         else:
-            world.run(7200, step=5)
+            world.run(1500, step=5)
         assert world.state() == state, world.parsed().message
         assert len(world.parsed().aborted_revisions) == (state == "Aborted")
 
