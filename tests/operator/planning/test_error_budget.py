@@ -106,6 +106,16 @@ def test_counts_alone_are_written_once_a_minute_and_a_spent_budget_at_once() -> 
     assert requests(spent, "availability") == (11_100, 200)
 
 
+def test_the_last_report_of_a_gateway_that_is_gone_is_written_at_once() -> None:
+    first = counted(None, {"a": {AVAILABILITY: (100, 0)}, "b": {AVAILABILITY: (100, 0)}}, NOW)
+    left = tuple(
+        Gateway(name, True, True, incarnation=name, objectives={AVAILABILITY: (150, 1)}, gone=name == "a")
+        for name in ("a", "b")
+    )
+    at = Situation(spec_of(), "r", "r", Status(slo=first), Observed(gateways=left), NOW + timedelta(seconds=1))
+    assert requests(error_budget.counted(at), "availability") == (300, 2)
+
+
 def test_counts_leave_with_their_period() -> None:
     status = counted(None, {"a": {AVAILABILITY: (1000, 100)}}, NOW)
     status = counted(status, {"a": {AVAILABILITY: (3000, 100)}}, NOW + timedelta(days=14))

@@ -2,7 +2,7 @@
 
 The status keeps the counts by period of the window, and of each gateway process what of its counters is in them. So a
 restarted operator counts nothing twice, and a restarted gateway, whose counters begin at zero, is another process.
-Requests that a gateway counted after it was last read are lost when it is killed: those of the last half minute.
+Requests that a gateway counted after it was last read are lost when it is killed: those of the last 20 seconds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ PERIODS = 28
 MOST_PROCESSES, MOST_GONE = 64, 32
 LEAST_MISSED = 10  # fewer requests spend no budget: the first failure of a quiet model would
 WRITE_S = 60.0  # counts alone are written no more often
-READ_S, READ_IN_ROLLOUT_S = 30.0, 5.0
+READ_S, READ_IN_ROLLOUT_S = 20.0, 5.0  # less than a gateway that is gone is remembered
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Counts = dict[str, Counted]  # by key of `service_levels`
@@ -74,10 +74,17 @@ def counted(at: Situation) -> ServiceLevelStatus | None:
     if terms is None:
         return None
     renewed = _renewed(former, terms, at.observed.gateways, at.now)
-    if former is None or _differs(former, renewed):
+    if former is None or _differs(former, renewed) or _is_last_word(former, at):
         return renewed
     old_enough = at.elapsed_s(former.read_at) >= WRITE_S or at.now < former.read_at
     return renewed if old_enough and replace(renewed, read_at=former.read_at) != former else former
+
+
+def _is_last_word(former: ServiceLevelStatus, at: Situation) -> bool:
+    """Whether a gateway that is gone has counts that are not written: its last report is kept for a moment alone."""
+    before = dict(filter(None, map(_read, former.counted)))
+    gone = ((one.objectives, before.get(one.incarnation, {})) for one in at.observed.gateways if one.gone)
+    return any(now.get(name, noted) != noted for now, noted_all in gone for name, noted in noted_all.items())
 
 
 def _differs(former: ServiceLevelStatus, renewed: ServiceLevelStatus) -> bool:
