@@ -56,10 +56,11 @@ def test_conditions_are_shown_while_they_report_a_problem():
     )
     metrics.rollouts.show(KEY, Status(conditions=conditions))
     shown = [line for line in text(metrics).splitlines() if line.startswith("slipway_condition{")]
+    where = 'slipway_condition{name="chat",namespace="default"'
     assert shown == [
-        'slipway_condition{name="chat",namespace="default",reason="ModelNameTaken",status="True",type="NameConflict"} 1.0',
-        'slipway_condition{name="chat",namespace="default",reason="Waiting",status="False",type="TrafficSynced"} 1.0',
-        'slipway_condition{name="chat",namespace="default",reason="Odd",status="Unknown",type="ALaterType"} 1.0',
+        f'{where},reason="ModelNameTaken",status="True",type="NameConflict"}} 1.0',
+        f'{where},reason="Waiting",status="False",type="TrafficSynced"}} 1.0',
+        f'{where},reason="Odd",status="Unknown",type="ALaterType"}} 1.0',
     ]
 
 
