@@ -1,0 +1,129 @@
+"""What is around every request: headers of responses, the session, and proof that a form is from a page of ours."""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from slipway_console.access.refusal import ApiRefusal, SignedOut
+from slipway_console.serving.rendering import Rendering
+from slipway_console.serving.sessions import Session, SessionStore
+from slipway_process import logs
+
+log = logging.getLogger(__name__)
+
+SESSION: web.RequestKey[Session] = web.RequestKey("session", Session)
+MOST_FORM_BYTES = 32 << 10
+OPEN = ("/sign-in", "/static/")
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("style", "script", "img", "connect")),
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+# With no-referrer browsers would send `Origin: null` with our own forms.
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Cookie:
+    """The session's cookie. By HTTPS its name has a prefix, by which browsers refuse to let another host set it."""
+
+    def __init__(self, secure: bool) -> None:
+        self._secure = secure
+        self.name = "__Host-slipway-console" if secure else "slipway-console"
+
+    def set(self, response: web.StreamResponse, session: Session, lasts_s: float) -> None:
+        response.set_cookie(
+            self.name,
+            session.id,
+            max_age=int(lasts_s),
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=self._secure,
+        )
+
+    def clear(self, response: web.StreamResponse) -> None:
+        response.del_cookie(self.name, path="/", httponly=True, samesite="Strict", secure=self._secure)
+
+
+def is_same_origin(request: web.Request) -> bool:
+    """Whether a browser sent this form from a page of this host; requests without either header are no browser's."""
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return request.headers.get("Sec-Fetch-Site") == "same-origin"
+    return bool(origin) and urlsplit(origin).netloc.lower() == request.host.lower()
+
+
+def has_token(session: Session, form: str) -> bool:
+    """Whether a form has the session's own token."""
+    return hmac.compare_digest(session.csrf.encode(), form.encode())
+
+
+def guard(sessions: SessionStore, cookie: Cookie, rendering: Rendering) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """The middleware."""
+
+    async def _guarded(request: web.Request, answer: Answer) -> web.StreamResponse:
+        session = sessions.find(request.cookies.get(cookie.name, ""))
+        if session:
+            request[SESSION] = session
+        if request.method not in ("GET", "HEAD") and not is_same_origin(request):
+            return rendering.refusal(
+                ApiRefusal(403, "This form was not sent from a page of this console: nothing was done."), session
+            )
+        if session is None and not request.path.startswith(OPEN):
+            return _to_sign_in(request)
+        try:
+            return await answer(request)
+        except SignedOut as refusal:
+            if session:
+                sessions.end(session)
+            response = rendering.sign_in(refusal.sentence, status=401)
+            cookie.clear(response)
+            return response
+        except ApiRefusal as refusal:
+            return rendering.refusal(refusal, session)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Answer) -> web.StreamResponse:
+        with logs.about(method=request.method, path=request.path[:200]):
+            try:
+                response = await _guarded(request, handler)
+            except web.HTTPException as error:
+                if error.status < 400:
+                    response = error
+                else:
+                    sentence = f"This page does not exist, or not in this way ({error.status} {error.reason})."
+                    response = rendering.refusal(ApiRefusal(error.status, sentence), request.get(SESSION))
+            except ConnectionError:
+                raise
+            except Exception:
+                log.exception("a request failed inside of the console")
+                sentence = "The console failed on this page; its log has the reason. `kubectl slipway` shows the same."
+                response = rendering.refusal(ApiRefusal(500, sentence), request.get(SESSION))
+        if not response.prepared:
+            response.headers.update(HEADERS)
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    return middleware
+
+
+def _to_sign_in(request: web.Request) -> web.Response:
+    if request.path.endswith("/stream"):
+        return web.Response(status=401, text="The session has ended.")
+    return web.Response(status=303, headers={"Location": "/sign-in"})
