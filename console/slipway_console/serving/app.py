@@ -9,7 +9,7 @@ from aiohttp import web
 from slipway_console.access.api_server import ApiServer, Viewer
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.actions import Actions, checked_form, form_of
-from slipway_console.serving.guard import MOST_FORM_BYTES, SESSION, Cookie, guard
+from slipway_console.serving.guard import MOST_FORM_BYTES, SESSION, Cookie, Guard
 from slipway_console.serving.pages import Pages
 from slipway_console.serving.rendering import Rendering
 from slipway_console.serving.sessions import SessionStore
@@ -90,7 +90,9 @@ def public_app(settings: ConsoleSettings, api: ApiServer, rendering: Rendering |
         streams.close()
 
     one = "/deployments/{namespace}/{name}"
-    app = web.Application(middlewares=[guard(sessions, cookie, rendering)], client_max_size=MOST_FORM_BYTES)
+    app = web.Application(
+        middlewares=[Guard(sessions, cookie, rendering).middleware()], client_max_size=MOST_FORM_BYTES
+    )
     app.add_routes(
         [
             web.get("/", root),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.rendering import Rendering
@@ -74,53 +75,62 @@ def has_token(session: Session, form: str) -> bool:
     return hmac.compare_digest(session.csrf.encode(), form.encode())
 
 
-def guard(sessions: SessionStore, cookie: Cookie, rendering: Rendering) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """The middleware."""
+class Guard:
+    """Around every request: its session, its origin, and a page for each thing that fails."""
 
-    async def _guarded(request: web.Request, answer: Answer) -> web.StreamResponse:
-        session = sessions.find(request.cookies.get(cookie.name, ""))
+    def __init__(self, sessions: SessionStore, cookie: Cookie, rendering: Rendering) -> None:
+        self._sessions, self._cookie, self._rendering = sessions, cookie, rendering
+
+    def middleware(self) -> Middleware:
+        """For the application."""
+
+        # The server and aiohttp bind the next one by this name.
+        @web.middleware
+        async def guarded(request: web.Request, handler: Answer) -> web.StreamResponse:
+            with logs.about(method=request.method, path=request.path[:200]):
+                response = await self._answered(request, handler)
+            if not response.prepared:
+                response.headers.update(HEADERS)
+                response.headers.setdefault("Cache-Control", "no-store")
+            return response
+
+        return guarded
+
+    async def _answered(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+        session = self._sessions.find(request.cookies.get(self._cookie.name, ""))
         if session:
             request[SESSION] = session
+        try:
+            return await self._checked(request, answer, session)
+        except ApiRefusal as refusal:
+            return self._refused(refusal, session)
+        except web.HTTPException as error:
+            if error.status < 400:
+                return error
+            sentence = f"This page does not exist, or not in this way ({error.status} {error.reason})."
+            return self._rendering.refusal(ApiRefusal(error.status, sentence), session)
+        except ConnectionError:
+            raise  # the browser left
+        except Exception:
+            log.exception("a request failed inside of the console")
+            sentence = "The console failed on this page; its log has the reason. `kubectl slipway` shows the same."
+            return self._rendering.refusal(ApiRefusal(500, sentence), session)
+
+    async def _checked(self, request: web.Request, answer: Answer, session: Session | None) -> web.StreamResponse:
         if request.method not in ("GET", "HEAD") and not is_same_origin(request):
-            return rendering.refusal(
-                ApiRefusal(403, "This form was not sent from a page of this console: nothing was done."), session
-            )
+            raise ApiRefusal(403, "This form was not sent from a page of this console: nothing was done.")
         if session is None and not request.path.startswith(OPEN):
             return _to_sign_in(request)
-        try:
-            return await answer(request)
-        except SignedOut as refusal:
-            if session:
-                sessions.end(session)
-            response = rendering.sign_in(refusal.sentence, status=401)
-            cookie.clear(response)
-            return response
-        except ApiRefusal as refusal:
-            return rendering.refusal(refusal, session)
+        return await answer(request)
 
-    @web.middleware
-    async def middleware(request: web.Request, handler: Answer) -> web.StreamResponse:
-        with logs.about(method=request.method, path=request.path[:200]):
-            try:
-                response = await _guarded(request, handler)
-            except web.HTTPException as error:
-                if error.status < 400:
-                    response = error
-                else:
-                    sentence = f"This page does not exist, or not in this way ({error.status} {error.reason})."
-                    response = rendering.refusal(ApiRefusal(error.status, sentence), request.get(SESSION))
-            except ConnectionError:
-                raise
-            except Exception:
-                log.exception("a request failed inside of the console")
-                sentence = "The console failed on this page; its log has the reason. `kubectl slipway` shows the same."
-                response = rendering.refusal(ApiRefusal(500, sentence), request.get(SESSION))
-        if not response.prepared:
-            response.headers.update(HEADERS)
-            response.headers.setdefault("Cache-Control", "no-store")
+    def _refused(self, refusal: ApiRefusal, session: Session | None) -> web.Response:
+        if not isinstance(refusal, SignedOut):
+            return self._rendering.refusal(refusal, session)
+        if session:
+            self._sessions.end(session)
+        response = self._rendering.sign_in(refusal.sentence, status=401)
+        self._cookie.clear(response)
         return response
-
-    return middleware
 
 
 def _to_sign_in(request: web.Request) -> web.Response:

@@ -10,7 +10,6 @@ from slipway_cli.api import MODEL_DEPLOYMENT_LABEL, Json
 from slipway_cli.objects import history, lease
 from slipway_cli.objects.deployment import Deployment, read_deployment
 from slipway_cli.objects.history import RevisionRecord
-from slipway_cli.objects.times import parse_time
 from slipway_cli.views.analysis import list_runs
 from slipway_cli.views.status import View, build_view
 from slipway_console.access.api_server import ApiServer, Viewer
@@ -71,20 +70,25 @@ class SubjectReader:
         self._notes.clear()
         of, uid = read_deployment(obj), obj["metadata"]["uid"]
         names = list_runs(obj)
-        pods, events, records, former, outdated, may_patch, *runs = await asyncio.gather(
-            self._or("its pods", self._labelled("pods"), []),
-            self._or("Events about it", self._events(uid), []),
-            self._or("its former revisions", self.records(obj), ()),
-            self._or("its analyses", self._former(), Listing((), (), "", None)),
-            self._outdated(obj, now),
-            self._or("your rights", self._api.may(self._viewer, self._call("patch", DEPLOYMENTS, self._name)), False),
-            *(self._or(f"the AnalysisRun {name}", self._run(name), None) for name in names),
+        patch = self._call("patch", DEPLOYMENTS, self._name)
+        (pods, events, records), (former, outdated, may_patch), runs = await asyncio.gather(
+            asyncio.gather(
+                self._or("its pods", self._labelled("pods"), []),
+                self._or("Events about it", self._events(uid), []),
+                self._or("its former revisions", self.records(obj), ()),
+            ),
+            asyncio.gather(
+                self._or("its analyses", self._former(), Listing((), (), "", None)),
+                self._outdated(obj, now),
+                self._or("your rights", self._api.may(self._viewer, patch), False),
+            ),
+            asyncio.gather(*(self._or(f"the AnalysisRun {name}", self._run(name), None) for name in names)),
         )
         there = [run for run in runs if run]
         return Subject(
             of=of,
             view=build_view(obj, pods, events, now, self._notes, outdated=outdated, runs=there),
-            records=tuple(records),
+            records=records,
             conditions=tuple(item for item in of.status.get("conditions") or () if isinstance(item, dict)),
             intents=tuple((str(name), str(value)) for name, value in of.intents.items() if value is not None),
             evidence=tuple(map(read_evidence, there)),
@@ -141,8 +145,3 @@ class SubjectReader:
 def resource_version(obj: Json) -> str:
     """That of the object: it changes with every write."""
     return str(obj["metadata"].get("resourceVersion") or "")
-
-
-def created_at(obj: Json) -> datetime | None:
-    """When the object was created."""
-    return parse_time(obj["metadata"].get("creationTimestamp"))
