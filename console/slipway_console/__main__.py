@@ -3,15 +3,18 @@
 import asyncio
 import logging
 import signal
+import ssl
 import sys
 
 from aiohttp import web
 
 from slipway_process import logs
 from slipway_process.network.http_server import HttpRunner
+from slipway_process.network.mutual_tls import UnusableCertificate
 
 from .access.api_server import ApiServer, open_session
 from .serving.app import admin_app, public_app
+from .serving.tls import listener_context
 from .settings import ConsoleSettings
 
 log = logging.getLogger("slipway_console")
@@ -24,7 +27,7 @@ def main() -> None:
     logs.configure(settings.log_level)
     try:
         asyncio.run(run(settings))
-    except OSError as error:
+    except (OSError, UnusableCertificate) as error:
         sys.exit(f"slipway-console: {error}")
 
 
@@ -32,7 +35,8 @@ async def run(settings: ConsoleSettings) -> None:
     """Serve pages until SIGTERM or SIGINT.
 
     Raises:
-        OSError: a port is taken, or the file of certificates cannot be read.
+        OSError: a port is taken, or a file of certificates cannot be read.
+        UnusableCertificate: the certificate of the port cannot be used.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -43,7 +47,8 @@ async def run(settings: ConsoleSettings) -> None:
         admin = await _listen(
             admin_app(lambda: "shutting down" if stop.is_set() else ""), settings.admin_host, settings.admin_port
         )
-        public = await _listen(public_app(settings, api), settings.host, settings.port)
+        context = listener_context(settings.tls_cert_file, settings.tls_private_key_file)
+        public = await _listen(public_app(settings, api), settings.host, settings.port, context)
         log.info("listening", extra={"pages": public.addresses, "admin": admin.addresses})
         try:
             await stop.wait()
@@ -53,7 +58,7 @@ async def run(settings: ConsoleSettings) -> None:
             await admin.cleanup()
 
 
-async def _listen(app: web.Application, host: str, port: int) -> web.AppRunner:
+async def _listen(app: web.Application, host: str, port: int, context: ssl.SSLContext | None = None) -> web.AppRunner:
     quiet = logging.getLogger("slipway_console.http")
     quiet.setLevel(logging.CRITICAL)
     runner = HttpRunner(
@@ -66,7 +71,7 @@ async def _listen(app: web.Application, host: str, port: int) -> web.AppRunner:
         shutdown_timeout=_SHUTDOWN_S,
     )
     await runner.setup()
-    await web.TCPSite(runner, host or None, port, backlog=128).start()
+    await web.TCPSite(runner, host or None, port, backlog=128, ssl_context=context).start()
     return runner
 
 

@@ -25,7 +25,11 @@ class ConsoleSettings(ProcessSettings):
     )
 
     host: Address = Field("", description="address of the port for browsers; without one every interface")
-    port: Port = Field(8040, description="port for browsers: plain HTTP, for `kubectl port-forward` or behind TLS")
+    port: Port = Field(8040, description="port for browsers: HTTPS with --tls-cert-file, else plain HTTP")
+    tls_cert_file: FilePath = Field(
+        "", description="PEM certificate of that port, read again when it changes; without one `kubectl port-forward`"
+    )
+    tls_private_key_file: FilePath = Field("", description="private key of that certificate")
     admin_host: Address = Field("", description="address of the admin port; without one every interface")
     admin_port: Port = Field(8041, description="port of /healthz and /readyz")
     api_server: Annotated[str, AfterValidator(_https_url), Flag("URL")] = Field(

@@ -1,4 +1,4 @@
-"""The console in Chromium, by keyboard, at a real API server: list, live rollout, actions, refusals, scripts in texts."""
+"""The console in Chromium, by keyboard, at a real API server: list, live rollout, actions, refusals, hostile texts."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,5 +1,9 @@
 """Sign-in, the session's cookie, forms of other pages, and headers, against a real API server."""
 
+import asyncio
+import ssl
+from pathlib import Path
+
 import aiohttp
 import pytest
 
@@ -33,17 +37,22 @@ def outside(console: Console, **headers: str) -> aiohttp.ClientSession:
     ids=["empty", "spaces", "lines", "wrong", "long"],
 )
 async def test_what_is_no_token_opens_no_session(console: Console, token: str, status: int, sentence: str) -> None:
-    async with outside(console, Origin=console.url) as client:
-        async with client.post("/sign-in", data={"token": token}) as answer:
-            assert (answer.status, "Set-Cookie" in answer.headers) == (status, False)
-            assert sentence in await answer.text()
+    async with (
+        outside(console, Origin=console.url) as client,
+        client.post("/sign-in", data={"token": token}) as answer,
+    ):
+        assert (answer.status, "Set-Cookie" in answer.headers) == (status, False)
+        assert sentence in await answer.text()
 
 
 async def test_the_cookie_is_for_this_host_and_no_script(console: Console, viewer: str) -> None:
-    async with outside(console, Origin=console.url) as client:
-        async with client.post("/sign-in", data={"token": f" Bearer {viewer}\n"}, allow_redirects=False) as answer:
-            name, *attributes = answer.headers["Set-Cookie"].split("; ")
-            assert (answer.status, answer.headers["Location"]) == (303, "/deployments")
+    form = {"token": f" Bearer {viewer}\n"}
+    async with (
+        outside(console, Origin=console.url) as client,
+        client.post("/sign-in", data=form, allow_redirects=False) as answer,
+    ):
+        name, *attributes = answer.headers["Set-Cookie"].split("; ")
+        assert (answer.status, answer.headers["Location"]) == (303, "/deployments")
     assert name.startswith("__Host-slipway-console=") and viewer not in name
     assert {"HttpOnly", "Secure", "SameSite=Strict", "Path=/"} <= set(attributes)
     [age] = [int(one.removeprefix("Max-Age=")) for one in attributes if one.startswith("Max-Age=")]
@@ -89,10 +98,12 @@ async def test_a_form_of_another_page_does_nothing(
     client = await sign_in(editor)
     async with client.get(f"/deployments/{namespace}/chat") as answer:
         form = {"csrf": csrf_of(await answer.text()), "token": "bbbbbbbbbb/1/1"}
-    async with outside(console, Cookie=client.headers["Cookie"], **origin) as other:
-        async with other.post(f"/deployments/{namespace}/chat/promote", data=form) as answer:
-            assert answer.status == 403
-            assert "not sent from a page of this console" in await answer.text()
+    async with (
+        outside(console, Cookie=client.headers["Cookie"], **origin) as other,
+        other.post(f"/deployments/{namespace}/chat/promote", data=form) as answer,
+    ):
+        assert answer.status == 403
+        assert "not sent from a page of this console" in await answer.text()
     assert "rollout" not in api.get(path(namespace, name="chat")).body["spec"]
 
 
@@ -134,19 +145,56 @@ async def test_a_token_that_ends_ends_its_session(api: Api, namespace: str, view
     assert (await status_and_text())[0] == 303
 
 
-async def test_without_an_api_server_a_sentence_says_so(api_server, viewer, tmp_path) -> None:
+async def test_without_an_api_server_a_sentence_says_so(api_server: Path, viewer: str, tmp_path: Path) -> None:
     flags = (f"--api-server=https://127.0.0.1:{reserve_port()}", "--api-timeout=2", "--secure-cookie=off")
     with running_console(api_server, tmp_path, *flags) as console:
-        async with outside(console, Origin=console.url) as client:
-            async with client.post("/sign-in", data={"token": viewer}) as answer:
-                assert answer.status == 503
-                assert "The API server cannot be reached." in await answer.text()
+        async with (
+            outside(console, Origin=console.url) as client,
+            client.post("/sign-in", data={"token": viewer}) as answer,
+        ):
+            assert answer.status == 503
+            assert "The API server cannot be reached." in await answer.text()
 
 
-async def test_an_api_server_of_another_authority_gets_no_token(api_server, viewer, tmp_path) -> None:
+async def test_an_api_server_of_another_authority_gets_no_token(api_server: Path, viewer: str, tmp_path: Path) -> None:
     other = Authority.create(tmp_path / "other").path("ca.crt")
     with running_console(api_server, tmp_path, f"--api-server-ca-file={other}") as console:
-        async with outside(console, Origin=console.url) as client:
-            async with client.post("/sign-in", data={"token": viewer}) as answer:
-                assert answer.status == 503
-                assert "The API server cannot be reached." in await answer.text()
+        async with (
+            outside(console, Origin=console.url) as client,
+            client.post("/sign-in", data={"token": viewer}) as answer,
+        ):
+            assert answer.status == 503
+            assert "The API server cannot be reached." in await answer.text()
+
+
+async def test_pages_by_https_with_a_certificate_that_is_read_again(
+    api_server: Path, viewer: str, tmp_path: Path
+) -> None:
+    authority = Authority.create(tmp_path / "pki")
+    authority.issue("console", "console", hosts=("localhost",))
+    certificate, key = authority.path("console.crt"), authority.path("console.key")
+    flags = (f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}")
+    trusted = ssl.create_default_context(cafile=str(authority.path("ca.crt")))
+    with running_console(api_server, tmp_path, *flags) as console:
+        url = console.url.replace("http:", "https:")
+        async with (
+            aiohttp.ClientSession(headers={"Origin": url}) as client,
+            client.post(f"{url}/sign-in", data={"token": viewer}, ssl=trusted, allow_redirects=False) as answer,
+        ):
+            assert answer.status == 303
+
+        async def shown() -> str:
+            where: tuple[str, int] = ("localhost", int(url.rpartition(":")[2]))
+            return await asyncio.to_thread(ssl.get_server_certificate, where, ca_certs=str(authority.path("ca.crt")))
+
+        first = await shown()
+        authority.issue("console", "console", hosts=("localhost",))
+        await until_async(shown, "the renewed certificate", holds=lambda found: found != first)
+
+
+def test_half_a_certificate_is_named(api_server: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(AssertionError, match="--tls-cert-file needs --tls-private-key-file"),
+        running_console(api_server, tmp_path, "--tls-cert-file=/x"),
+    ):
+        raise RuntimeError("it has started")

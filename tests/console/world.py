@@ -1,5 +1,6 @@
 """Objects at a real API server, users with few rights, and the console as a process in front of both."""
 
+import base64
 import contextlib
 import os
 import re
@@ -51,7 +52,7 @@ def running_console(kubeconfig: Path, folder: Path, *flags: str) -> Iterator[Con
     """The console as a process of its own, without any credentials: of the kubeconfig it gets address and CA."""
     config = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]
     ca_file = folder / "ca.crt"
-    ca_file.write_text(_decoded(config["certificate-authority-data"]))
+    ca_file.write_text(base64.b64decode(config["certificate-authority-data"]).decode())
     port, admin_port, log = reserve_port(), reserve_port(), folder / "console.log"
     command = [sys.executable, "-m", "slipway_console", "--host=127.0.0.1", "--admin-host=127.0.0.1"]
     command += [f"--port={port}", f"--admin-port={admin_port}", f"--api-server={config['server']}"]
@@ -73,12 +74,6 @@ def running_console(kubeconfig: Path, folder: Path, *flags: str) -> Iterator[Con
     finally:
         process.terminate()
         process.wait(20)
-
-
-def _decoded(text: str) -> str:
-    import base64
-
-    return base64.b64decode(text).decode()
 
 
 def token_of(

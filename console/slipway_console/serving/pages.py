@@ -21,7 +21,8 @@ from slipway_console.views.table import Listing, read_table
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 LONGEST_CONTINUE = 2048
 DEPLOYMENT_COLUMNS = ("Phase", "Reason", "Step", "Weight", "Ready", "Stable", "Canary", "Model", "Age", "Message")
-TENANT_COLUMNS = (*("Ready", "Reason", "Exhausted", "Requests", "Input", "Output", "Running", "Today", "Month", "Age"),)
+USES = ("Requests", "Input", "Output", "Running", "Today", "Month")  # of a Tenant, each with its limit
+TENANT_COLUMNS = ("Ready", "Reason", "Exhausted", *USES, "Age")
 POOL_COLUMNS = ("Ready", "Models", "Loaded", "Bytes", "Limit", "Reason", "Age")
 DEPLOYMENT_SECTIONS = ("state", "actions", "evidence", "record")
 EVERY_LOOK_S = 15.0  # Events change without the object
@@ -149,7 +150,7 @@ class Pages:
         query = _list_query(request)
         namespace = "" if resource.startswith("tenants.") else query.get("namespace", "")
         call, more = Call("list", resource, namespace), query.get("continue", "")
-        return read_table(await self._api.table(request[SESSION].viewer, call, **{"continue": more}), columns)
+        return read_table(await self._api.table(request[SESSION].viewer, call, **{"continue": more}), columns, USES)
 
     async def _list_or_problem(
         self, request: web.Request, resource: str, columns: tuple[str, ...]

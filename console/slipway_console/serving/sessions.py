@@ -45,8 +45,8 @@ class SessionStore:
         self._end_old()
         own = [session for session in self._by_id.values() if session.viewer.user == viewer.user]
         if own and (len(own) >= MOST_OF_A_USER or self._shares.room(viewer.user) <= 0):
-            self.end(own[0])
-        if not self._shares.take(viewer.user):
+            self._forget(own[0])  # its place is the new one's, whoever else is there
+        elif not self._shares.take(viewer.user):
             return None
         ends_s = self._clock() + self._lasts_s
         session = Session(secrets.token_urlsafe(32), viewer, secrets.token_urlsafe(32), ends_s)
@@ -64,9 +64,13 @@ class SessionStore:
 
     def end(self, session: Session) -> None:
         """Forget the session and its token."""
-        if self._by_id.pop(session.id, None) is not None:
+        if self._forget(session):
             self._shares.give_back(session.viewer.user)
+
+    def _forget(self, session: Session) -> bool:
+        """Whether it was there. Its place stays taken."""
         session.ended = True
+        return self._by_id.pop(session.id, None) is not None
 
     def _end_old(self) -> None:
         now_s = self._clock()
