@@ -187,12 +187,13 @@ def test_the_registry_of_all_images_is_one_value(repository: str, pulled: str) -
         "server": {"image": image, "predictImage": image, "cpuImage": image},
         "modelCache": {"namespaces": ["team-a"]},
         "jobs": {"enabled": True},
+        "console": {"enabled": True},
     }
     rendered = objects(values=values)
     workloads = of_kind(rendered, "Deployment", "DaemonSet")
     images = {one["image"] for item in workloads for one in item["spec"]["template"]["spec"]["containers"]}
     flags = {arg.partition("-image=")[2] for item in workloads for arg in _container(item)["args"] if "-image=" in arg}
-    assert len(workloads) == 4 and images == flags == {f"{pulled}:1"}
+    assert len(workloads) == 5 and images == flags == {f"{pulled}:1"}
 
 
 @pytest.mark.finding("L11")
@@ -590,3 +591,33 @@ def test_without_jobs_nothing_of_them_is_there() -> None:
     found = objects()
     assert not [item for item in found if "jobs" in item["metadata"]["name"]]
     assert "--jobs-url" not in str(find(found, "Deployment", "slipway-gateway"))
+
+
+def test_the_console_has_neither_a_token_nor_rights_and_no_pod_reaches_it() -> None:
+    found = objects(values={"console": {"enabled": True}})
+    deployment = find(found, "Deployment", "slipway-console")
+    spec = deployment["spec"]["template"]["spec"]
+    account = find(found, "ServiceAccount", "slipway-console")
+    assert spec["automountServiceAccountToken"] is account["automountServiceAccountToken"] is False
+    assert not [volume for volume in spec["volumes"] if volume.keys() & {"secret", "projected", "hostPath"}]
+    assert not [role for role in of_kind(found, "RoleBinding", "ClusterRoleBinding") if "slipway-console" in str(role)]
+    assert deployment["spec"]["replicas"] == 1
+    policy = find(found, "NetworkPolicy", "slipway-console")["spec"]
+    assert policy["policyTypes"] == ["Ingress"] and "ingress" not in policy
+    assert policy["podSelector"]["matchLabels"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert not of_kind(found, "Ingress")
+    of_others = find(found, "Deployment", "slipway-operator")["spec"]["template"]["spec"]
+    assert spec["securityContext"] == of_others["securityContext"]
+    assert spec["containers"][0]["securityContext"] == of_others["containers"][0]["securityContext"]
+
+
+def test_the_console_with_tls_is_reached_by_named_peers() -> None:
+    found = objects("ha")
+    [served] = find(found, "Service", "slipway-console")["spec"]["ports"]
+    assert (served["name"], served["port"]) == ("https", 443)
+    [rule] = find(found, "NetworkPolicy", "slipway-console")["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "http"}] and len(rule["from"]) == 1
+
+
+def test_without_a_console_nothing_of_it_is_there() -> None:
+    assert not [item for item in objects() if "console" in item["metadata"]["name"]]

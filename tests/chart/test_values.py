@@ -129,6 +129,12 @@ OTHER: Values = {
     "modelCache.priorityClassName": "system-node-critical",
     "auth.mode": "optional",
     "auth.tokenReview.audience": "slipway",
+    "console.enabled": True,
+    "console.sessionSeconds": 777,
+    "console.secureCookie": False,
+    "console.tls.secretName": "console-tls",
+    "console.apiServer.url": "https://api.example:6443",
+    "console.apiServer.caConfigMapName": "mine",
     "jobs.enabled": True,
     "jobs.replicaCount": 3,
     "jobs.databaseSecret.name": "database",
@@ -153,6 +159,7 @@ OTHER: Values = {
     "networkPolicy.modelPods": False,
     "networkPolicy.clients": [{"podSelector": {}}],
     "networkPolicy.monitoring": [{"podSelector": {}}],
+    "networkPolicy.console": [{"podSelector": {}}],
     "pricing.acceleratorHour": {"nvidia.com/gpu": 2.5},
     "pricing.cpuCoreHour": 0.03,
     "pricing.memoryGiBHour": 0.004,
@@ -167,7 +174,7 @@ OTHER: Values = {
     "metrics.serviceMonitor.enabled": True,
     "metrics.serviceMonitor.labels": {"release": "x"},
     "metrics.serviceMonitor.interval": "7s",
-    **{f"{component}.{leaf}": value for component in ("operator", "gateway", "jobs") for leaf, value in _POD.items()},
+    **{f"{component}.{leaf}": value for component in ("operator", "gateway", "jobs", "console") for leaf, value in _POD.items()},
 }
 # What must be set for a value to have a meaning at all.
 NEEDS: dict[str, Values] = {
@@ -210,6 +217,13 @@ NEEDS: dict[str, Values] = {
     },
     "operator.serviceAccount.create": {"operator.serviceAccount.name": "mine"},
     "gateway.serviceAccount.create": {"gateway.serviceAccount.name": "mine"},
+    **{f"console.{leaf}": {"console.enabled": True} for leaf in _POD},
+    **{
+        f"console.{leaf}": {"console.enabled": True}
+        for leaf in ("sessionSeconds", "secureCookie", "tls.secretName", "apiServer.url", "apiServer.caConfigMapName")
+    },
+    "console.serviceAccount.create": {"console.enabled": True, "console.serviceAccount.name": "mine"},
+    "networkPolicy.console": {"console.enabled": True},
     **{f"jobs.{leaf}": {"jobs.enabled": True} for leaf in _POD},
     "jobs.serviceAccount.create": {"jobs.enabled": True, "jobs.serviceAccount.name": "mine"},
     **{
@@ -301,6 +315,8 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             "set gateway.tls.clientAuth to optional",
         ),
         ({"jobs.sqlite.maxBytes": 1}, "jobs/sqlite/maxBytes"),
+        ({"console.sessionSeconds": 3601}, "console/sessionSeconds"),
+        ({"console.apiServer.url": "http://api"}, "console/apiServer/url"),
         ({"gateway.tls.clientAuth": "none"}, "gateway/tls/clientAuth"),
         ({"gateway.replicaCount": 0}, "gateway/replicaCount"),
         ({"gateway.service.type": "Nodeport"}, "gateway/service/type"),
