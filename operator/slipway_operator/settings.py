@@ -110,6 +110,12 @@ class OperatorSettings(process.ProcessSettings):
         description="the same for new revisions whose pods get no accelerator: an image with torch's build for CPUs, "
         "some gigabytes smaller; without this flag --server-image",
     )
+    image_pull_secrets: Names = Field(
+        (),
+        description="Secrets by which pods of new revisions pull their images, besides those of "
+        "spec.engine.imagePullSecrets; they are looked up in the namespace of each ModelDeployment, and one that is "
+        "not there is passed over",
+    )
     gateway_service: Name = Field(GATEWAY_SERVICE, description="headless Service of the gateways' admin ports")
     endpoint: Annotated[str, Flag("URL")] = Field(
         "",

@@ -26,6 +26,12 @@ _POD = {
     "readinessProbe.timeoutSeconds": 7,
     "readinessProbe.failureThreshold": 7,
     "podAnnotations": {"a": "b"},
+    "podLabels": {"a": "b"},
+    "extraVolumes": [{"name": "a", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}],
+    "topologySpreadConstraints": [
+        {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
     "nodeSelector": {"a": "b"},
     "tolerations": [{"key": "a"}],
     "affinity": {"nodeAffinity": {}},
@@ -35,12 +41,25 @@ _POD = {
     "serviceAccount.name": "mine",
     "serviceAccount.annotations": {"a": "b"},
 }
+_EXPOSED: Values = {
+    "ingress.enabled": True,
+    "ingress.className": "nginx",
+    "ingress.annotations": {"a": "b"},
+    "ingress.hosts": [{"host": "other.example.com", "paths": [{"path": "/v1", "pathType": "Exact"}]}],
+    "ingress.tls": [{"secretName": "models-tls", "hosts": ["models.example.com"]}],
+    "httpRoute.enabled": True,
+    "httpRoute.annotations": {"a": "b"},
+    "httpRoute.parentRefs": [{"name": "other"}],
+    "httpRoute.hostnames": ["models.example.com"],
+    "httpRoute.timeouts.request": "10m",
+}
 # For every leaf of values.yaml another value.
 OTHER: Values = {
     "nameOverride": "dock",
     "fullnameOverride": "dock",
     "global.imageRegistry": "mirror.example.com:5000",
     "imagePullSecrets": [{"name": "registry"}],
+    "commonLabels": {"team": "platform"},
     "podSecurityContext.runAsNonRoot": False,
     "podSecurityContext.seccompProfile.type": "Unconfined",
     "securityContext.allowPrivilegeEscalation": True,
@@ -62,6 +81,7 @@ OTHER: Values = {
     "operator.outbound.allowedCIDRs": ["10.96.0.0/12"],
     "operator.outbound.allowedHosts": ["*.tools.svc"],
     "operator.metricsApi.enabled": False,
+    "server.imagePullSecrets": [{"name": "registry"}],
     "server.image.repository": "mirror/server",
     "server.image.tag": "9",
     "server.image.digest": _DIGEST,
@@ -77,6 +97,20 @@ OTHER: Values = {
     "tls.internal.issuerRef.kind": "ClusterIssuer",
     "tls.internal.issuerRef.group": "awspca.cert-manager.io",
     "gateway.replicaCount": 7,
+    "gateway.autoscaling.enabled": True,
+    "gateway.autoscaling.minReplicas": 3,
+    "gateway.autoscaling.maxReplicas": 7,
+    "gateway.autoscaling.targetCPUUtilizationPercentage": 50,
+    "gateway.autoscaling.targetMemoryUtilizationPercentage": 80,
+    "gateway.autoscaling.behavior.scaleDown.stabilizationWindowSeconds": 77,
+    "gateway.autoscaling.behavior.scaleDown.policies": [],
+    **{f"gateway.{leaf}": value for leaf, value in _EXPOSED.items()},
+    "operator.hooks.existingSecret": "hooks",
+    "gateway.ledger.existingSecret": "ledger",
+    "gateway.inferenceLog.existingSecret": "inferences",
+    "quotas.redis.existingSecret": "redis",
+    "jobs.existingSecret": "database",
+    "jobs.webhooks.existingSecret": "webhooks",
     "gateway.accessLog.to": "off",
     "gateway.accessLog.sample": 0.25,
     "gateway.accessLog.maxBytes": 7777777,
@@ -133,6 +167,7 @@ OTHER: Values = {
     "console.sessionSeconds": 777,
     "console.secureCookie": False,
     "console.tls.secretName": "console-tls",
+    **{f"console.{leaf}": value for leaf, value in _EXPOSED.items()},
     "console.apiServer.url": "https://api.example:6443",
     "console.apiServer.caConfigMapName": "mine",
     "jobs.enabled": True,
@@ -174,10 +209,43 @@ OTHER: Values = {
     "metrics.serviceMonitor.enabled": True,
     "metrics.serviceMonitor.labels": {"release": "x"},
     "metrics.serviceMonitor.interval": "7s",
-    **{f"{component}.{leaf}": value for component in ("operator", "gateway", "jobs", "console") for leaf, value in _POD.items()},
+    **{
+        f"{component}.{leaf}": value
+        for component in ("operator", "gateway", "jobs", "console")
+        for leaf, value in _POD.items()
+    },
 }
 # What must be set for a value to have a meaning at all.
+AUTOSCALING = {"gateway.autoscaling.enabled": True}
+
+
+def exposed_needs(component: str, **more: Any) -> dict[str, Values]:
+    """For values of its Ingress and its HTTPRoute."""
+    hosts, parents = [{"host": "models.example.com"}], [{"name": "public"}]
+    ingress = {**more, f"{component}.ingress.enabled": True, f"{component}.ingress.hosts": hosts}
+    route = {**more, f"{component}.httpRoute.enabled": True, f"{component}.httpRoute.parentRefs": parents}
+    found = {f"{component}.{leaf}": ingress if leaf.startswith("ingress.") else route for leaf in _EXPOSED}
+    for leaf in (f"{component}.ingress.enabled", f"{component}.httpRoute.enabled"):
+        found[leaf] = {name: value for name, value in found[leaf].items() if name != leaf}
+    return found
+
+
 NEEDS: dict[str, Values] = {
+    **{
+        f"gateway.autoscaling.{leaf}": AUTOSCALING
+        for leaf in (
+            "minReplicas",
+            "maxReplicas",
+            "targetCPUUtilizationPercentage",
+            "targetMemoryUtilizationPercentage",
+            "behavior.scaleDown.stabilizationWindowSeconds",
+            "behavior.scaleDown.policies",
+        )
+    },
+    **exposed_needs("gateway"),
+    **exposed_needs("console", **{"console.enabled": True}),
+    "jobs.existingSecret": {"jobs.enabled": True},
+    "jobs.webhooks.existingSecret": {"jobs.enabled": True},
     "gateway.service.nodePort": {"gateway.service.type": "NodePort"},
     "gateway.accessLog.maxBytes": {"gateway.accessLog.to": "file"},
     "gateway.accessLog.maxFiles": {"gateway.accessLog.to": "file"},
@@ -317,6 +385,18 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ({"jobs.sqlite.maxBytes": 1}, "jobs/sqlite/maxBytes"),
         ({"console.sessionSeconds": 3601}, "console/sessionSeconds"),
         ({"console.apiServer.url": "http://api"}, "console/apiServer/url"),
+        ({"jobs.existingSecret": "a", "jobs.databaseSecret.name": "b", "jobs.enabled": True}, "name two Secrets"),
+        ({"gateway.podLabels": {"app.kubernetes.io/name": "x"}}, "invalid propertyName 'app.kubernetes.io/name'"),
+        ({"commonLabels": {"team": "a b"}}, "commonLabels/team"),
+        ({"gateway.autoscaling.enabled": True, "gateway.autoscaling.minReplicas": 11}, "is more than"),
+        (
+            {"gateway.autoscaling.enabled": True, "gateway.autoscaling.targetCPUUtilizationPercentage": 0},
+            "both targets are 0",
+        ),
+        ({"gateway.ingress.enabled": True}, "gateway.ingress.hosts is empty: name a host"),
+        ({"gateway.ingress.hosts": [{"host": "https://a"}]}, "gateway/ingress/hosts/0/host"),
+        ({"gateway.httpRoute.enabled": True}, "gateway.httpRoute.parentRefs is empty: name the Gateway"),
+        ({"gateway.httpRoute.timeouts.request": "forever"}, "gateway/httpRoute/timeouts/request"),
         ({"gateway.tls.clientAuth": "none"}, "gateway/tls/clientAuth"),
         ({"gateway.replicaCount": 0}, "gateway/replicaCount"),
         ({"gateway.service.type": "Nodeport"}, "gateway/service/type"),

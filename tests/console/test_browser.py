@@ -176,7 +176,7 @@ def hostile_run(api: Api, namespace: str) -> dict[str, Any]:
             | dict.fromkeys(("evidence", "threshold", "canaryRate", "stableRate"), HOSTILE)
         ],
     }
-    points = [{"seconds": 1, "low": 0, "high": 5, "n": 1}]
+    points = [{"seconds": 1, "low": 0, "high": 5, "samples": 1}]
     series = [{"metric": HOSTILE, "unit": HOSTILE, "limit": 10, "points": points}]
     decisions = [{"at": "2026-01-01T11:57:10Z", "outcome": HOSTILE, "reason": HOSTILE, "message": HOSTILE}]
     return create_run(api, namespace, template=HOSTILE, id=HOSTILE, verdict=verdict, series=series, decisions=decisions)

@@ -204,9 +204,9 @@ def create_run(api: Api, namespace: str, name: str = RUN, **more: Any) -> Json:
 
 def analysis_run(name: str = RUN, **more: Any) -> Json:
     readings = [(seconds, 1000.0 / (1 + seconds / 4)) for seconds in range(0, 640, 10)]
-    points = [{"seconds": seconds, "low": -high / 3, "high": high, "n": seconds * 5} for seconds, high in readings]
+    points = [{"seconds": seconds, "low": -high / 3, "high": high, "samples": seconds * 5} for seconds, high in readings]
     ratio = [
-        {"seconds": one["seconds"], "low": 0.2, "high": 0.6 + 40 / (1 + one["seconds"]), "n": one["n"]}
+        {"seconds": one["seconds"], "low": 0.2, "high": 0.6 + 40 / (1 + one["seconds"]), "samples": one["samples"]}
         for one in points
     ]
     verdict = {

@@ -149,7 +149,7 @@ def _bound(series: Json, marks: Sequence[float]) -> Bound | None:
 def _rows(points: Sequence[Json]) -> Iterator[BoundRow]:
     for item in _some(points):
         low, high = format_number(float(item["low"])), format_number(float(item["high"]))
-        yield BoundRow(_clock(item["seconds"]), low, high, str(item.get("n", 0)))
+        yield BoundRow(_clock(item["seconds"]), low, high, str(item.get("samples", 0)))
 
 
 def _harm(status: Json, marks: Sequence[float]) -> Harm | None:

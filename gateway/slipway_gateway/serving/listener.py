@@ -70,6 +70,7 @@ class ConnectionLimiter:
         # Those that the data plane has handed over have their places there.
         self._inside: dict[_Connection | Handshake, _native.Handed | None] = {}
         self._swept_s = 0.0
+        self.came_s = float("-inf")  # the loop's time at which the last connection was admitted
 
     def enter(self, connection: "_Connection | Handshake", owner: str, now_s: float) -> errors.RequestError | None:
         """Admits a connection and returns None, or returns the error. At the limit it first closes idle connections."""
@@ -79,12 +80,14 @@ class ConnectionLimiter:
             self.refused(_ADDRESS if reason == SHARE else reason)
             return errors.too_many_connections(of_address=reason == SHARE)
         self._inside[connection] = None
+        self.came_s = now_s
         self._changed(1)
         return None
 
     def enter_handed(self, connection: "_Connection", handed: "_native.Handed") -> None:
         """A connection comes that the data plane has admitted."""
         self._inside[connection] = handed
+        self.came_s = asyncio.get_running_loop().time()
 
     def leave(self, connection: "_Connection | Handshake", owner: str) -> None:
         if connection not in self._inside:
