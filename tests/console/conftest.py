@@ -31,20 +31,20 @@ def editor(api: Api, namespace: str) -> str:
     return token_of(api, namespace, "editor", EDITOR)
 
 
+async def signed_in(stack: contextlib.AsyncExitStack, console: Console, token: str) -> aiohttp.ClientSession:
+    """A client with a session, which sends the Origin of the console, as a browser does."""
+    # aiohttp's jar sends no Secure cookie to localhost, as browsers do: it is sent by hand.
+    client = await stack.enter_async_context(
+        aiohttp.ClientSession(console.url, headers={"Origin": console.url}, cookie_jar=aiohttp.DummyCookieJar())
+    )
+    async with client.post("/sign-in", data={"token": token}, allow_redirects=False) as answer:
+        assert answer.status == 303, await answer.text()
+        client.headers["Cookie"] = answer.headers["Set-Cookie"].partition(";")[0]
+    return client
+
+
 @pytest.fixture
 async def sign_in(console: Console) -> AsyncIterator[SignIn]:
-    """Opens a session for a token; its client sends the Origin of the console, as a browser does."""
+    """Opens a session for a token."""
     async with contextlib.AsyncExitStack() as stack:
-
-        async def opened(token: str) -> aiohttp.ClientSession:
-            # aiohttp's jar sends no Secure cookie to localhost, as browsers do: the test sends it by hand.
-            client = await stack.enter_async_context(
-                aiohttp.ClientSession(console.url, headers={"Origin": console.url}, cookie_jar=aiohttp.DummyCookieJar())
-            )
-            async with client.post("/sign-in", data={"token": token}, allow_redirects=False) as answer:
-                assert answer.status == 303, await answer.text()
-                cookie = answer.headers["Set-Cookie"].partition(";")[0]
-            client.headers["Cookie"] = cookie
-            return client
-
-        yield opened
+        yield lambda token: signed_in(stack, console, token)

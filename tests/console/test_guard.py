@@ -9,6 +9,7 @@ import pytest
 
 from devcluster.certificates import Authority
 from devcluster.ports import reserve_port
+from slipway_console.serving.app import MOST_SIGN_INS
 from slipway_console.serving.guard import HEADERS
 from testkit.cluster.api import Api
 from testkit.until import until_async
@@ -165,6 +166,37 @@ async def test_an_api_server_of_another_authority_gets_no_token(api_server: Path
         ):
             assert answer.status == 503
             assert "The API server cannot be reached." in await answer.text()
+
+
+async def test_sign_ins_that_never_end_leave_places_to_other_addresses(console: Console, viewer: str) -> None:
+    port = int(console.url.rpartition(":")[2])
+    head = f"POST /sign-in HTTP/1.1\r\nHost: localhost:{port}\r\nOrigin: {console.url}\r\n"
+    head += "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ntoken="
+    open_ones = [
+        await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(MOST_SIGN_INS)
+    ]
+    for _, writer in open_ones:
+        writer.write(head.encode())
+        await writer.drain()
+    refused = [code for code in await asyncio.gather(*(_status(reader) for reader, _ in open_ones)) if code == 429]
+    assert len(refused) == MOST_SIGN_INS // 4
+    async with (
+        outside(console, Origin=console.url) as client,
+        client.post("/sign-in", data={"token": viewer}, allow_redirects=False) as answer,
+    ):
+        assert answer.status == 303
+    for _, writer in open_ones:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def _status(reader: asyncio.StreamReader) -> int:
+    """The status of an answer that comes at once; 0 without one."""
+    try:
+        async with asyncio.timeout(0.5):
+            return int((await reader.readline()).split()[1])
+    except TimeoutError:
+        return 0
 
 
 async def test_pages_by_https_with_a_certificate_that_is_read_again(

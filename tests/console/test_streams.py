@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from testkit.cluster.api import Api
-from tests.console.conftest import SignIn
+from tests.console.conftest import SignIn, signed_in
 from tests.console.test_pages import text_of
-from tests.console.world import create_deployment, csrf_of, in_flight, set_status
+from tests.console.world import create_deployment, csrf_of, in_flight, running_console, set_status
 
 pytestmark = pytest.mark.integration
 
@@ -102,3 +104,30 @@ async def test_a_session_has_four_streams_and_gets_them_back(
                 if again.status == 200:
                     return
             await asyncio.sleep(0.2)
+
+
+async def test_streams_of_one_user_leave_places_to_others(
+    api: Api, api_server: Path, namespace: str, viewer: str, editor: str, tmp_path: Path
+) -> None:
+    create_deployment(api, namespace)
+    where = f"/deployments/{namespace}/chat/stream"
+    with running_console(api_server, tmp_path, "--poll=1", "--max-streams=4") as console:
+        async with contextlib.AsyncExitStack() as stack:
+            greedy, other = [await signed_in(stack, console, token) for token in (viewer, editor)]
+            answers = [await stack.enter_async_context(greedy.get(where)) for _ in range(4)]
+            assert [answer.status for answer in answers] == [200, 200, 200, 429]
+            answer = await stack.enter_async_context(other.get(where))
+            assert answer.status == 200 and await next_of(events(answer), "sections")
+
+
+async def test_open_pages_do_not_hold_up_the_end_of_the_process(
+    api: Api, api_server: Path, namespace: str, viewer: str, tmp_path: Path
+) -> None:
+    create_deployment(api, namespace)
+    async with contextlib.AsyncExitStack() as stack:
+        with running_console(api_server, tmp_path, "--poll=60") as console:
+            client = await signed_in(stack, console, viewer)
+            answer = await stack.enter_async_context(client.get(f"/deployments/{namespace}/chat/stream"))
+            assert await next_of(events(answer), "sections")
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < 5

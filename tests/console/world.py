@@ -86,10 +86,24 @@ def token_of(
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     _grant(api, f"{_RBAC}/namespaces/{namespace}", "Role", account, rules, subject)
     _grant(api, _RBAC, "ClusterRole", f"{namespace}-{account}", cluster_rules, subject)
+    _wait_for_rights(
+        api, f"system:serviceaccount:{namespace}:{account}", namespace if rules else "", [*rules, *cluster_rules]
+    )
     request: Json = {"spec": {"audiences": [], "expirationSeconds": 3600}}
     found = api.post(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
     assert found.ok, found.message
     return str(found.body["status"]["token"])
+
+
+def _wait_for_rights(api: Api, user: str, namespace: str, rules: Sequence[Json]) -> None:
+    """The API server learns of roles a moment after they were written."""
+    if not rules:
+        return
+    group, resource, verb = (rules[-1][name][0] for name in ("apiGroups", "resources", "verbs"))
+    attributes = {"group": group, "resource": resource, "verb": verb, "namespace": namespace}
+    review = {"spec": {"user": user, "resourceAttributes": attributes}}
+    where = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    until(lambda: api.post(where, review).body["status"]["allowed"], f"{user} has its rights")
 
 
 def _grant(api: Api, where: str, kind: str, name: str, rules: Sequence[Json], subject: Json) -> None:
@@ -204,7 +218,9 @@ def create_run(api: Api, namespace: str, name: str = RUN, **more: Any) -> Json:
 
 def analysis_run(name: str = RUN, **more: Any) -> Json:
     readings = [(seconds, 1000.0 / (1 + seconds / 4)) for seconds in range(0, 640, 10)]
-    points = [{"seconds": seconds, "low": -high / 3, "high": high, "samples": seconds * 5} for seconds, high in readings]
+    points = [
+        {"seconds": seconds, "low": -high / 3, "high": high, "samples": seconds * 5} for seconds, high in readings
+    ]
     ratio = [
         {"seconds": one["seconds"], "low": 0.2, "high": 0.6 + 40 / (1 + one["seconds"]), "samples": one["samples"]}
         for one in points
