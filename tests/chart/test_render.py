@@ -730,7 +730,7 @@ def test_pull_secrets_of_model_pods_reach_the_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(200, 0), (401, 0), (503, 1)], ids=["it serves", "it asks for a key", "it is not ready"]
+    ("status", "code"), [(200, 0), (401, 0), (503, 1)], ids=["it serves", "it requires a key", "it is not ready"]
 )
 def test_the_test_of_a_release_says_whether_a_gateway_answers(status: int, code: int) -> None:
     class Answer(BaseHTTPRequestHandler):

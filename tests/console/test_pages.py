@@ -1,4 +1,4 @@
-"""Pages against a real API server: what each shows, to whom, and what a viewer lacks."""
+"""Pages against a real API server: what each shows, what a viewer may see of it, and what the viewer lacks."""
 
 import re
 from typing import Any

@@ -51,7 +51,7 @@ def test_a_user_leaves_a_quarter_for_those_who_have_none() -> None:
         assert sessions.open(Viewer("a", "t"))
     assert len(sessions) == 6
     assert sessions.open(Viewer("b", "t")) and sessions.open(Viewer("c", "t"))
-    assert sessions.open(Viewer("d", "t")) is None, "every place is taken, and nobody's session ends for a stranger"
+    assert sessions.open(Viewer("d", "t")) is None, "every place is taken, and no session ends for a stranger"
     assert sessions.open(Viewer("a", "t")), "an own one ends"
     clock.now_s = 3600.0
     assert sessions.open(Viewer("d", "t")) and len(sessions) == 1
