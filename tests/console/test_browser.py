@@ -234,6 +234,7 @@ async def _is_harmless(page: Page, times: int) -> None:
     assert text.count("<script>window.hit=1</script>") >= times
 
 
+@pytest.mark.attack_class(2)
 async def test_a_page_of_another_site_can_neither_frame_it_nor_send_its_forms(
     api: Api, console: Console, namespace: str, editor: str, browser: Browser
 ) -> None:

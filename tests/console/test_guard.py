@@ -62,6 +62,23 @@ async def test_the_cookie_is_for_this_host_and_no_script(console: Console, viewe
     assert '"a viewer signed in"' in log and viewer not in log
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://slipway.example", 400), ("https://slipway.example", 303), ("http://127.0.0.1:8040", 303)],
+)
+async def test_a_browser_that_would_keep_no_cookie_is_refused_with_the_reason(
+    console: Console, viewer: str, origin: str, status: int
+) -> None:
+    host = origin.partition("//")[2]
+    async with (
+        outside(console, Origin=origin, Host=host) as client,
+        client.post("/sign-in", data={"token": viewer}, allow_redirects=False) as answer,
+    ):
+        assert answer.status == status
+        assert ("open the console by HTTPS" in await answer.text()) == (status == 400)
+
+
+@pytest.mark.attack_class(2)
 async def test_without_a_session_every_page_leads_to_the_sign_in(console: Console, namespace: str) -> None:
     async with outside(console) as client:
         for where in ("/", "/deployments", f"/deployments/{namespace}/chat", "/tenants", "/pools", "/nothing"):
@@ -87,10 +104,11 @@ async def test_after_signing_out_the_cookie_opens_nothing(
         assert answer.status == 303
 
 
+@pytest.mark.attack_class(2)
 @pytest.mark.parametrize(
     "origin",
-    [{"Origin": HOSTILE}, {"Origin": "null"}, {}, {"Sec-Fetch-Site": "cross-site"}],
-    ids=["other", "null", "none", "cross-site"],
+    [{"Origin": HOSTILE}, {"Origin": "null"}, {"Origin": "http://["}, {}, {"Sec-Fetch-Site": "cross-site"}],
+    ids=["other", "null", "broken", "none", "cross-site"],
 )
 async def test_a_form_of_another_page_does_nothing(
     api: Api, console: Console, namespace: str, editor: str, sign_in: SignIn, origin: dict[str, str]
@@ -108,6 +126,7 @@ async def test_a_form_of_another_page_does_nothing(
     assert "rollout" not in api.get(path(namespace, name="chat")).body["spec"]
 
 
+@pytest.mark.attack_class(2)
 async def test_a_form_without_the_sessions_own_token_does_nothing(
     api: Api, namespace: str, editor: str, viewer: str, sign_in: SignIn
 ) -> None:

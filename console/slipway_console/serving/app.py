@@ -9,7 +9,7 @@ from aiohttp import web
 from slipway_console.access.api_server import ApiServer, Viewer
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.actions import Actions, checked_form, form_of
-from slipway_console.serving.guard import MOST_FORM_BYTES, SESSION, Cookie, Guard
+from slipway_console.serving.guard import MOST_FORM_BYTES, SESSION, Cookie, Guard, loses_cookie
 from slipway_console.serving.pages import Pages
 from slipway_console.serving.rendering import Rendering
 from slipway_console.serving.sessions import SessionStore
@@ -20,6 +20,10 @@ from slipway_process.shares import Shares
 log = logging.getLogger(__name__)
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
+BY_PLAIN_HTTP = (
+    "This page came by plain HTTP, by which your browser keeps no session, and the token was readable on its way: "
+    "revoke it, and open the console by HTTPS or by `kubectl port-forward`."
+)
 MOST_SIGN_INS = 16  # at once; a client's address gets at most three quarters of them
 
 
@@ -48,6 +52,8 @@ class SignIn:
         token = text.strip().removeprefix("Bearer ").strip()
         if not _TOKEN.fullmatch(token):
             return self._rendering.sign_in("This is no token: paste one line without spaces.", 400)
+        if self._cookie.is_secure and loses_cookie(request):
+            return self._rendering.sign_in(BY_PLAIN_HTTP, 400)
         try:
             user = await self._api.user_of(token, client)
         except SignedOut as refusal:

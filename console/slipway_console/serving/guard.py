@@ -3,7 +3,7 @@
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 SESSION: web.RequestKey[Session] = web.RequestKey("session", Session)
 MOST_FORM_BYTES = 32 << 10
 OPEN = ("/sign-in", "/static/")
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -44,7 +45,7 @@ class Cookie:
     """The session's cookie. By HTTPS its name has a prefix, by which browsers refuse to let another host set it."""
 
     def __init__(self, secure: bool) -> None:
-        self._secure = secure
+        self.is_secure = secure
         self.name = "__Host-slipway-console" if secure else "slipway-console"
 
     def set(self, response: web.StreamResponse, session: Session, lasts_s: float) -> None:
@@ -55,19 +56,33 @@ class Cookie:
             path="/",
             httponly=True,
             samesite="Strict",
-            secure=self._secure,
+            secure=self.is_secure,
         )
 
     def clear(self, response: web.StreamResponse) -> None:
-        response.del_cookie(self.name, path="/", httponly=True, samesite="Strict", secure=self._secure)
+        response.del_cookie(self.name, path="/", httponly=True, samesite="Strict", secure=self.is_secure)
 
 
 def is_same_origin(request: web.Request) -> bool:
     """Whether a browser sent this form from a page of this host; requests without either header are no browser's."""
-    origin = request.headers.get("Origin")
-    if origin is None:
+    if "Origin" not in request.headers:
         return request.headers.get("Sec-Fetch-Site") == "same-origin"
-    return bool(origin) and urlsplit(origin).netloc.lower() == request.host.lower()
+    return _origin(request).netloc.lower() == request.host.lower()
+
+
+def loses_cookie(request: web.Request) -> bool:
+    """Whether the browser of this form will keep no Secure cookie: it has the page by plain HTTP, not of localhost."""
+    origin = _origin(request)
+    host = origin.hostname or ""
+    return origin.scheme == "http" and host not in LOCAL_HOSTS and not host.endswith(".localhost")
+
+
+def _origin(request: web.Request) -> SplitResult:
+    """The Origin of a request; an empty one for what is none, such as `null`."""
+    try:
+        return urlsplit(request.headers.get("Origin", ""))
+    except ValueError:
+        return urlsplit("")
 
 
 def has_token(session: Session, form: str) -> bool:

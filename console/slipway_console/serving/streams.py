@@ -2,7 +2,7 @@
 
 Polling and not a watch: a watch needs a right of its own, holds a connection to the API server for each page, and would
 still have to read Events and AnalysisRuns. A page costs one small read in `poll_s`, and the others when the object has
-changed, at the latest after `EVERY_LOOK_S`.
+changed, at the latest after `EVERY_LOOK_S`. A list is one read in `LIST_POLL_S`.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from slipway_process.shares import Shares
 
 log = logging.getLogger(__name__)
 
+LIST_POLL_S = 5.0  # of a page that has no cheaper read, at least
 Sections = Callable[[web.Request], Awaitable[Mapping[str, str]]]
 Version = Callable[[web.Request], Awaitable[str]]
 
@@ -71,7 +72,7 @@ class Streams:
             except ApiRefusal as refusal:
                 event = _event("trouble", refusal.sentence)
             await response.write(event)
-            await self._pause(min(self._poll_s, left_s))
+            await self._pause(min(self._poll_s if version else max(self._poll_s, LIST_POLL_S), left_s))
         if not self._closing.is_set():
             await response.write(_event("ended", "The session has ended: sign in again."))
         return response
