@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 DEPLOYMENTS, RUNS = "modeldeployments.slipway.dev", "analysisruns.slipway.dev"
 RUN_COLUMNS = ("Run", "Template", "Outcome", "Reason", "Age")
-MOST_EVENTS = 100
+MOST_EVENTS = 500  # the API server has the oldest first
 MOST_OBJECTS = 50
 
 
