@@ -16,9 +16,9 @@ from .settings import GatewaySettings
 log = logging.getLogger(__name__)
 # For error events to reach clients after the drain's time is over.
 _FAREWELL_S = 2.0
-# A node under load may send connections here after the delay: a port that is closed refuses them. So it stays open until
-# none came for QUIET_S, and for LATE_S at most, which the grace period of the chart has room for.
-_QUIET_S, _LATE_S, _CHECK_S = 1.0, 10.0, 0.1
+# A node under load may send connections here after the delay, and a closed port would refuse them. So it stays open
+# until none came for _QUIET_S, and for _LATE_S at most, which the grace period of the chart has room for.
+_QUIET_S, _LATE_S = 1.0, 10.0
 
 
 class Shutdown:
@@ -81,8 +81,8 @@ class Shutdown:
     async def _quiet(self) -> None:
         """Returns when no connection came for a while, or after the longest time."""
         loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        while loop.time() < min(began_s + _LATE_S, self._door.came_s + _QUIET_S):
-            await asyncio.sleep(_CHECK_S)
-        if (late_s := loop.time() - began_s) > _CHECK_S:
-            log.info("connections came after the delay", extra={"seconds": round(late_s, 1)})
+        began_s, until_s = loop.time(), self._door.came_s + _QUIET_S
+        while (rest_s := min(until_s, began_s + _LATE_S) - loop.time()) > 0:
+            await asyncio.sleep(rest_s)
+            until_s = self._door.came_s + _QUIET_S
+        log.info("the port closes", extra={"seconds_after_delay": round(loop.time() - began_s, 1)})

@@ -757,3 +757,11 @@ def test_the_test_of_a_release_says_whether_a_gateway_answers(status: int, code:
         server.shutdown()
     assert done.returncode == code, done.stdout + done.stderr
     assert ("a gateway answers" in done.stdout) is (code == 0)
+
+
+def test_a_receiver_of_spans_reaches_every_process() -> None:
+    rendered = objects(values={"tracing": {"endpoint": "http://otel:4318"}, "jobs": {"enabled": True}})
+    for name in ("operator", "gateway", "jobs"):
+        container = _container(find(rendered, "Deployment", f"slipway-{name}"))
+        assert {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://otel:4318"} in container["env"]
+    assert "OTEL" not in json.dumps(objects(values={"jobs": {"enabled": True}}))

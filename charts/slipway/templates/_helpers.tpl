@@ -210,8 +210,16 @@ httpGet: {path: {{ .path }}, port: admin}
   valueFrom: {secretKeyRef: {name: {{ $secret.name }}, key: {{ $secret.key }}}}
 {{- end }}
 {{- end }}
+{{- include "slipway.tracingEnv" . }}
 {{- with $gateway.extraEnv }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Where spans go; the SDK of OpenTelemetry reads it. A variable of the same name in extraEnv comes later, and wins. */}}
+{{- define "slipway.tracingEnv" -}}
+{{- with .Values.tracing.endpoint }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
 {{- end }}
 {{- end }}
 

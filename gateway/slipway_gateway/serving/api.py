@@ -18,6 +18,7 @@ from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
 from slipway_process.network.http_server import Handler
 from slipway_process.places import SHARE, Places
+from slipway_process.spans import Exporter
 
 from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
@@ -34,6 +35,7 @@ from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..telemetry.tracing import Traces
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.jobs_process import PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume
@@ -69,8 +71,13 @@ class PublicApi:
         access_log: AccessLog | None = None,
         jobs: JobsBackend | None = None,
         claims: SharedClaims | None = None,
+        traces: Traces | None = None,
     ) -> None:
-        """`access_log`: none is written without it. `jobs`: where files and batches go. `claims`: of feedback."""
+        """`access_log`: none is written without it. `jobs`: where files and batches go. `claims`: of feedback.
+
+        `traces`: without it no spans are made.
+        """
+        self._traces = traces or Traces(Exporter(), 0, 0)
         self._admission = admission
         self.authenticator = authenticator
         self._settings = settings
@@ -232,7 +239,8 @@ class PublicApi:
 
     def _begin(self, request: web.BaseRequest, request_id: str | None = None) -> RequestRecord:
         own = os.urandom(16).hex()
-        return RequestRecord(own, request_id or own, self._clock(), owner=requester.owner_of(request))
+        trace = self._traces.begin(request.headers, own)
+        return RequestRecord(own, request_id or own, self._clock(), owner=requester.owner_of(request), trace=trace)
 
     def _enter(self, record: RequestRecord) -> None:
         """The request takes a place among those in flight, until its end. Raises RequestError 429: there is none."""
@@ -275,6 +283,7 @@ class PublicApi:
         now_s = self._clock()
         self._metrics.observe(record, now_s)
         self.access_log.ended(record, request, now_s)
+        record.trace.end(record, request.method, _route_of(request))
         record.close()
 
     def door(self) -> ConnectionLimiter:
@@ -508,3 +517,9 @@ class PublicApi:
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
+
+
+def _route_of(request: web.BaseRequest) -> str:
+    """The path of a request's route, with placeholders where clients choose; "" for one that reached no route."""
+    resource = request.match_info.route.resource if isinstance(request, web.Request) else None
+    return resource.canonical if resource else ""

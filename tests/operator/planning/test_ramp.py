@@ -97,7 +97,7 @@ def test_the_weight_waits_for_the_rate_of_requests_and_for_a_look() -> None:
 
 
 def test_the_rate_of_requests_is_never_too_low_while_gateways_forget_generations() -> None:
-    """Their sum of assigned requests decreases then; with a rate that is too low a weight may cost more than it should."""
+    """Their sum of assigned requests decreases then; with a rate that is too low a weight may cost too much."""
     rates = [one.rate for one in watched(ramping(), 60) if one.passed_at is None]
     assert len(rates) > 8 and min(rates[2:]) >= 19
 
