@@ -233,7 +233,7 @@ class PublicApi:
                 self.running -= 1
                 if not self.running:
                     self._ended.set()
-                self._count(record, request)
+                self._count(record, request, request.match_info.route.resource)
                 self._balancer.ended(record.model, record.code, record.outcome)
                 self._log(request, record)
 
@@ -278,13 +278,15 @@ class PublicApi:
         with self.awaiting(record):
             return await bodies.read(request, account, self._settings, most_bytes)
 
-    def _count(self, record: RequestRecord, request: web.BaseRequest) -> None:
-        """A request ended: it is counted, and has its line in the access log."""
+    def _count(
+        self, record: RequestRecord, request: web.BaseRequest, resource: web.AbstractResource | None = None
+    ) -> None:
+        """A request ended: it is counted, and has its line in the access log. `resource`: of its path."""
         now_s = self._clock()
         self._metrics.observe(record, now_s)
         self._balancer.objectives.ended(record, now_s)
         self.access_log.ended(record, request, now_s)
-        record.trace.end(record, request.method, _route_of(request))
+        record.trace.end(record, request.method, resource.canonical if resource else "")
         record.close()
 
     def door(self) -> ConnectionLimiter:
@@ -519,9 +521,3 @@ class PublicApi:
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
-
-
-def _route_of(request: web.BaseRequest) -> str:
-    """The path of a request's route, with placeholders where clients choose; "" for one that reached no route."""
-    resource = request.match_info.route.resource if isinstance(request, web.Request) else None
-    return resource.canonical if resource else ""
