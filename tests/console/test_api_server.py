@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from slipway_console.access import api_server
-from slipway_console.access.api_server import MOST_BYTES, ApiServer, Viewer
+from slipway_console.access import places
+from slipway_console.access.api_server import MOST_BYTES, MOST_NUMBERS, ApiServer, Viewer
 from slipway_console.access.refusal import ApiRefusal, Call
 from testkit.until import until_async
 
@@ -61,8 +61,9 @@ async def test_an_answer_that_is_too_large_is_not_read() -> None:
             await api.get(Viewer("u", "t"), CALL)
 
 
-async def test_an_answer_of_too_many_values_is_not_decoded() -> None:
-    async with api_of(web.Response(body=b"[" + b'"",' * 100_000 + b'""]')) as (api, _):
+@pytest.mark.parametrize("value, count", [(b'"",', 100_000), (b"0,", MOST_NUMBERS + 1)])
+async def test_an_answer_of_too_many_values_is_not_decoded(value: bytes, count: int) -> None:
+    async with api_of(web.Response(body=b"[" + value * count + b"0]")) as (api, _):
         with pytest.raises(ApiRefusal, match="which a page cannot show"):
             await api.get(Viewer("u", "t"), CALL)
 
@@ -85,7 +86,7 @@ async def test_what_is_no_object_is_an_empty_one(body: bytes) -> None:
 
 
 async def test_one_user_leaves_calls_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_server, "WAIT_S", 0.3)
+    monkeypatch.setattr(places, "WAIT_S", 0.3)
     answered = asyncio.Event()
     async with api_of(most=8, wait=answered) as (api, seen):
         greedy = [asyncio.create_task(api.get(Viewer("greedy", "t"), CALL)) for _ in range(12)]
@@ -99,3 +100,25 @@ async def test_one_user_leaves_calls_for_others(monkeypatch: pytest.MonkeyPatch)
         refused = [one for one in found if isinstance(one, ApiRefusal)]
         assert len(refused) == 6 and "as many calls to the API server as it may" in refused[0].sentence
         assert await api.get(Viewer("greedy", "t"), CALL), "places come back"
+
+
+async def test_users_of_one_namespace_leave_calls_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may create a ServiceAccount may create many, each a user of its own."""
+    monkeypatch.setattr(places, "WAIT_S", 0.3)
+    answered = asyncio.Event()
+    async with api_of(most=8, wait=answered) as (api, seen):
+        users = [f"system:serviceaccount:hostile:a{number}" for number in range(12)]
+        greedy = [asyncio.create_task(api.get(Viewer(user, "t"), CALL)) for user in users]
+        await until_async(lambda: len(seen), "six calls", holds=lambda count: count == 6)
+        other = asyncio.create_task(api.get(Viewer("system:serviceaccount:other:a1", "t"), CALL))
+        await until_async(lambda: len(seen), "one more", holds=lambda count: count == 7)
+        answered.set()
+        await asyncio.gather(*greedy, other, return_exceptions=True)
+        assert isinstance(other.result(), dict)
+
+
+async def test_a_token_of_nobody_is_refused() -> None:
+    """All places are free to a user without a name."""
+    async with api_of(web.json_response({"status": {"userInfo": {}}})) as (api, _):
+        with pytest.raises(ApiRefusal, match="does not say whose token"):
+            await api.user_of("t", "10.0.0.1")

@@ -57,6 +57,14 @@ def test_a_user_leaves_a_quarter_for_those_who_have_none() -> None:
     assert sessions.open(Viewer("d", "t")) and len(sessions) == 1
 
 
+def test_service_accounts_of_a_namespace_leave_a_quarter_to_others() -> None:
+    sessions, _ = store(16)
+    made = [sessions.open(Viewer(f"system:serviceaccount:hostile:a{number}", "t")) for number in range(300)]
+    assert sum(one is not None for one in made) == 12
+    assert sessions.open(Viewer("system:serviceaccount:other:a0", "t")) and sessions.open(Viewer("person", "t"))
+    assert made[0] and not made[0].ended, "no session of another user ends for them"
+
+
 def test_ids_and_form_tokens_differ_and_are_not_shown() -> None:
     sessions, _ = store()
     made = [one for one in (sessions.open(Viewer("a", "secret")) for _ in range(4)) if one]

@@ -14,7 +14,7 @@ import pytest
 from testkit.cluster.api import Api
 from tests.console.conftest import SignIn, signed_in
 from tests.console.test_pages import text_of
-from tests.console.world import create_deployment, csrf_of, in_flight, running_console, set_status
+from tests.console.world import VIEWER, create_deployment, csrf_of, in_flight, running_console, set_status, token_of
 
 pytestmark = pytest.mark.integration
 
@@ -107,13 +107,14 @@ async def test_a_session_has_four_streams_and_gets_them_back(
 
 
 async def test_streams_of_one_user_leave_places_to_others(
-    api: Api, api_server: Path, namespace: str, viewer: str, editor: str, tmp_path: Path
+    api: Api, api_server: Path, namespace: str, viewer: str, tmp_path: Path
 ) -> None:
     create_deployment(api, namespace)
+    stranger = token_of(api, "default", f"of-{namespace}", cluster_rules=VIEWER)
     where = f"/deployments/{namespace}/chat/stream"
     with running_console(api_server, tmp_path, "--poll=1", "--max-streams=4") as console:
         async with contextlib.AsyncExitStack() as stack:
-            greedy, other = [await signed_in(stack, console, token) for token in (viewer, editor)]
+            greedy, other = [await signed_in(stack, console, token) for token in (viewer, stranger)]
             answers = [await stack.enter_async_context(greedy.get(where)) for _ in range(4)]
             assert [answer.status for answer in answers] == [200, 200, 200, 429]
             answer = await stack.enter_async_context(other.get(where))

@@ -198,3 +198,16 @@ def test_texts_of_a_picture_are_escaped() -> None:
     page = rendering.page("evidence.html", session, **values).text
     assert page and "<script>" not in page and "&#34;&gt;&lt;script&gt;" in page and "<b>" not in page
     assert isinstance(read_evidence(run).bounds[0].chart, Chart)
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-01t11:57:00z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "2026-01-01T11:57:60Z"]
+)
+def test_a_time_of_any_year_ends_no_page(text: str) -> None:
+    """The API server takes all but the last one, and whoever may write a status chooses them."""
+    run = analysis_run()
+    run["status"]["startedAt"] = run["status"]["readAt"] = run["status"]["verdict"]["since"] = text
+    for item in run["status"]["decisions"]:
+        item["at"] = text
+    found = read_evidence(run)
+    assert found.bounds and (found.started_at is not None) == text.startswith("2026-01-01t")

@@ -8,8 +8,11 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A datetime in UTC from RFC 3339; None when there is none."""
-    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    """A datetime in UTC from RFC 3339; None without one, and for one that the API takes and Python cannot compute with."""
+    try:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC) if text else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def parse_duration_s(text: str) -> int:

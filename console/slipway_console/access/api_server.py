@@ -1,6 +1,5 @@
 """The API server: calls with the viewer's token, bounded in time, bytes and number."""
 
-import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -12,18 +11,20 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from slipway_console.access.places import Places
 from slipway_console.access.refusal import ApiRefusal, Call, refusal_of, unavailable
 from slipway_process import json_bounds
-from slipway_process.shares import Shares
 
 Json = dict[str, Any]
 
 GROUP = "slipway.dev"
 FIELD_MANAGER = "slipway-console"
 MOST_BYTES = 4 << 20  # of a response: etcd's largest object is 1.5 MiB
+MOST_NUMBERS = 1 << 16  # numbers, booleans and nulls of a response
 PAGE_ROWS = 50
-WAIT_S = 5.0  # for a place among the calls
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+_METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+_SERVICE_ACCOUNT = "system:serviceaccount:"
 _JSON, _MERGE = "application/json", "application/merge-patch+json"
 _GROUPS = {
     "pods": "/api/v1",
@@ -40,6 +41,13 @@ class Viewer:
     user: str
     token: str
 
+    @property
+    def share(self) -> str:
+        """Whose places it takes: whoever may create one ServiceAccount in a namespace may create hundreds."""
+        if not self.user.startswith(_SERVICE_ACCOUNT):
+            return self.user
+        return _SERVICE_ACCOUNT + self.user.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]
+
 
 def path_of(call: Call) -> str:
     """The path of a resource, or of one object, at the API server."""
@@ -54,11 +62,15 @@ class ApiServer:
 
     def __init__(self, session: aiohttp.ClientSession, url: str, most_calls: int) -> None:
         self._session, self._url = session, url
-        self._shares, self._freed = Shares(most_calls), asyncio.Condition()
+        self._places = Places(most_calls, "The console makes as many calls to the API server as it may.")
 
     async def get(self, viewer: Viewer, call: Call) -> Json:
         """One object."""
         return await self._send(viewer, call, "GET", path_of(call))
+
+    async def metadata(self, viewer: Viewer, call: Call) -> Json:
+        """The metadata of one object alone."""
+        return await self._send(viewer, call, "GET", path_of(call), accept=_METADATA)
 
     async def list(self, viewer: Viewer, call: Call, rows: int = PAGE_ROWS, **query: str) -> Json:
         """The first `rows` objects of a list that a selector makes short."""
@@ -82,12 +94,15 @@ class ApiServer:
         return await self._send(viewer, call, "PATCH", where, body)
 
     async def user_of(self, token: str, client: str) -> str:
-        """The name of the user whose token this is. `client`: the address that the call counts for."""
+        """The name of the user whose token this is, never empty. `client`: the address that the call counts for."""
         call = Call("create", "selfsubjectreviews.authentication.k8s.io")
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         where = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         found = await self._send(Viewer(f"address {client}", token), call, "POST", where, body)
-        return str(((found.get("status") or {}).get("userInfo") or {}).get("username") or "")
+        user = str(((found.get("status") or {}).get("userInfo") or {}).get("username") or "")
+        if not user:
+            raise unavailable("The API server does not say whose token this is.")
+        return user
 
     async def may(self, viewer: Viewer, call: Call) -> bool:
         """Whether the viewer may do this."""
@@ -112,7 +127,7 @@ class ApiServer:
             headers["Content-Type"] = _MERGE if method == "PATCH" else _JSON
         data = None if body is None else msgspec.json.encode(body)
         url = URL(self._url + where, encoded=True)
-        async with self._place(viewer.user):
+        async with self._places.of(viewer.share):
             try:
                 # A redirect would carry the token to another address.
                 async with self._session.request(
@@ -127,22 +142,6 @@ class ApiServer:
         if not 200 <= status < 300:
             raise refusal_of(status, str(found.get("message", "")), call)
         return found
-
-    @contextlib.asynccontextmanager
-    async def _place(self, user: str) -> AsyncIterator[None]:
-        """A place among the calls. Raises ApiRefusal when the user has none in time."""
-        async with self._freed:
-            try:
-                async with asyncio.timeout(WAIT_S):
-                    await self._freed.wait_for(lambda: self._shares.take(user))
-            except TimeoutError:
-                raise unavailable("The console makes as many calls to the API server as it may.") from None
-        try:
-            yield
-        finally:
-            async with self._freed:
-                self._shares.give_back(user)
-                self._freed.notify_all()
 
 
 class _TooLarge(ApiRefusal):
@@ -162,7 +161,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 def _decoded(text: bytes) -> Json:
     """An object of JSON; empty for anything else, such as a proxy's page."""
     try:
-        json_bounds.check(text)
+        json_bounds.check(text, max_numbers=MOST_NUMBERS)
         found = msgspec.json.decode(text) if text else {}
     except json_bounds.TooManyValues as error:
         raise _TooLarge(502, f"The answer {error}, which a page cannot show.") from None

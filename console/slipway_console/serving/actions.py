@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -18,21 +19,27 @@ from slipway_console.views.actions import LABELS, decide, explain_stale
 log = logging.getLogger(__name__)
 
 LONGEST_FIELD = 256
+MOST_FIELDS = 16
+FORM_TYPE = "application/x-www-form-urlencoded"
+NO_FORM = "This form is not one of the console's: nothing was done."
 FORM_S = 10.0
 _TRIES = 3  # each time that the operator writes its status between our read and our patch
 
 
 async def form_of(request: web.Request, *names: str, longest: int = LONGEST_FIELD) -> dict[str, str]:
-    """Texts of a form; empty where a field is missing. Raises ApiRefusal: one is a file, or is too long."""
+    """Texts of a form as browsers encode it; empty where a field is missing. Raises ApiRefusal: it is no such form."""
     try:
         async with asyncio.timeout(FORM_S):
-            form = await request.post()
+            body = await request.read()
+        form = dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS))
     except TimeoutError:
         raise ApiRefusal(408, "The form did not arrive in time: nothing was done.") from None
+    except (ValueError, web.RequestPayloadError):
+        raise ApiRefusal(400, NO_FORM) from None
     found = {name: form.get(name, "") for name in names}
-    if not all(isinstance(value, str) and len(value) <= longest for value in found.values()):
-        raise ApiRefusal(400, "This form is not one of the console's: nothing was done.")
-    return {name: str(value) for name, value in found.items()}
+    if request.content_type != FORM_TYPE or any(len(value) > longest for value in found.values()):
+        raise ApiRefusal(400, NO_FORM)
+    return found
 
 
 async def checked_form(request: web.Request, *names: str) -> dict[str, str]:

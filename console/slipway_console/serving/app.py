@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from slipway_console.access.api_server import ApiServer, Viewer
+from slipway_console.access.places import Places
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.actions import Actions, checked_form, form_of
 from slipway_console.serving.guard import MOST_FORM_BYTES, SESSION, Cookie, Guard, loses_cookie
@@ -24,6 +25,7 @@ BY_PLAIN_HTTP = (
     "This page came by plain HTTP, by which your browser keeps no session, and the token was readable on its way: "
     "revoke it, and open the console by HTTPS or by `kubectl port-forward`."
 )
+MOST_PAGES = 6  # made at once: each may hold answers of the API server of 100 MiB together
 MOST_SIGN_INS = 16  # at once; a client's address gets at most three quarters of them
 
 
@@ -83,7 +85,8 @@ def public_app(settings: ConsoleSettings, api: ApiServer, rendering: Rendering |
     """The pages. Open streams end when the application shuts down."""
     rendering = rendering or Rendering()
     sessions = SessionStore(settings.max_sessions, settings.session_s)
-    cookie, streams = Cookie(settings.secure_cookie), Streams(sessions, settings.max_streams, settings.poll_s)
+    looks = Places(MOST_PAGES, "The console makes as many pages as it may.")
+    cookie, streams = Cookie(settings.secure_cookie), Streams(sessions, settings.max_streams, settings.poll_s, looks)
     pages, actions, sign_in = Pages(api, rendering), Actions(api), SignIn(api, rendering, sessions, cookie)
 
     async def root(_: web.Request) -> web.StreamResponse:
@@ -97,7 +100,7 @@ def public_app(settings: ConsoleSettings, api: ApiServer, rendering: Rendering |
 
     one = "/deployments/{namespace}/{name}"
     app = web.Application(
-        middlewares=[Guard(sessions, cookie, rendering).middleware()], client_max_size=MOST_FORM_BYTES
+        middlewares=[Guard(sessions, cookie, rendering, looks).middleware()], client_max_size=MOST_FORM_BYTES
     )
     app.add_routes(
         [

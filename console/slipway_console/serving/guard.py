@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from slipway_console.access.places import Places
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.rendering import Rendering
 from slipway_console.serving.sessions import Session, SessionStore
@@ -91,10 +92,13 @@ def has_token(session: Session, form: str) -> bool:
 
 
 class Guard:
-    """Around every request: its session, its origin, and a page for each thing that fails."""
+    """Around every request: its session, its origin, and a page for each thing that fails.
 
-    def __init__(self, sessions: SessionStore, cookie: Cookie, rendering: Rendering) -> None:
-        self._sessions, self._cookie, self._rendering = sessions, cookie, rendering
+    `pages`: what a viewer's request takes a place of. Streams take theirs for each look.
+    """
+
+    def __init__(self, sessions: SessionStore, cookie: Cookie, rendering: Rendering, pages: Places) -> None:
+        self._sessions, self._cookie, self._rendering, self._pages = sessions, cookie, rendering, pages
 
     def middleware(self) -> Middleware:
         """For the application."""
@@ -136,7 +140,10 @@ class Guard:
             raise ApiRefusal(403, "This form was not sent from a page of this console: nothing was done.")
         if session is None and not request.path.startswith(OPEN):
             return _to_sign_in(request)
-        return await answer(request)
+        if session is None or request.path.startswith(OPEN) or _is_stream(request):
+            return await answer(request)
+        async with self._pages.of(session.viewer.share):
+            return await answer(request)
 
     def _refused(self, refusal: ApiRefusal, session: Session | None) -> web.Response:
         if not isinstance(refusal, SignedOut):
@@ -148,7 +155,11 @@ class Guard:
         return response
 
 
+def _is_stream(request: web.Request) -> bool:
+    return request.path.endswith("/stream")
+
+
 def _to_sign_in(request: web.Request) -> web.Response:
-    if request.path.endswith("/stream"):
+    if _is_stream(request):
         return web.Response(status=401, text="The session has ended.")
     return web.Response(status=303, headers={"Location": "/sign-in"})

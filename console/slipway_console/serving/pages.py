@@ -13,7 +13,7 @@ from slipway_console.access.refusal import ApiRefusal, Call
 from slipway_console.serving.guard import SESSION
 from slipway_console.serving.rendering import Rendering
 from slipway_console.serving.sessions import Session
-from slipway_console.serving.subject import DEPLOYMENTS, SubjectReader, resource_version
+from slipway_console.serving.subject import DEPLOYMENTS, SubjectReader
 from slipway_console.views.actions import list_actions, token_of
 from slipway_console.views.evidence import METRIC_COLUMNS
 from slipway_console.views.table import Listing, read_table
@@ -119,7 +119,7 @@ class Pages:
 
     async def deployment_version(self, request: web.Request) -> str:
         """Changes when the object does."""
-        return resource_version(await self._reader(request, request[SESSION]).deployment())
+        return await self._reader(request, request[SESSION]).version()
 
     async def deployment_sections(self, request: web.Request) -> Mapping[str, str]:
         """The parts of a deployment's page that a stream sends."""

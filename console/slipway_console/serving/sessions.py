@@ -44,9 +44,9 @@ class SessionStore:
         """A new session; None when there is no room, and the user has none that could end for it."""
         self._end_old()
         own = [session for session in self._by_id.values() if session.viewer.user == viewer.user]
-        if own and (len(own) >= MOST_OF_A_USER or self._shares.room(viewer.user) <= 0):
+        if own and (len(own) >= MOST_OF_A_USER or self._shares.room(viewer.share) <= 0):
             self._forget(own[0])  # its place is the new one's, whoever else is there
-        elif not self._shares.take(viewer.user):
+        elif not self._shares.take(viewer.share):
             return None
         ends_s = self._clock() + self._lasts_s
         session = Session(secrets.token_urlsafe(32), viewer, secrets.token_urlsafe(32), ends_s)
@@ -65,7 +65,7 @@ class SessionStore:
     def end(self, session: Session) -> None:
         """Forget the session and its token."""
         if self._forget(session):
-            self._shares.give_back(session.viewer.user)
+            self._shares.give_back(session.viewer.share)
 
     def _forget(self, session: Session) -> bool:
         """Whether it was there. Its place stays taken."""

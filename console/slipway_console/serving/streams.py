@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from aiohttp import web
 
+from slipway_console.access.places import Places
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.guard import HEADERS, SESSION
 from slipway_console.serving.pages import EVERY_LOOK_S
@@ -21,6 +22,7 @@ from slipway_process.shares import Shares
 
 log = logging.getLogger(__name__)
 
+WRITE_S = 30.0  # in which a browser takes an event: one that does not read would hold its place for ever
 LIST_POLL_S = 5.0  # of a page that has no cheaper read, at least
 Sections = Callable[[web.Request], Awaitable[Mapping[str, str]]]
 Version = Callable[[web.Request], Awaitable[str]]
@@ -29,8 +31,8 @@ Version = Callable[[web.Request], Awaitable[str]]
 class Streams:
     """Open streams, of all sessions together and of each."""
 
-    def __init__(self, sessions: SessionStore, most: int, poll_s: float) -> None:
-        self._sessions, self._shares, self._poll_s = sessions, Shares(most), poll_s
+    def __init__(self, sessions: SessionStore, most: int, poll_s: float, pages: Places) -> None:
+        self._sessions, self._shares, self._poll_s, self._pages = sessions, Shares(most), poll_s, pages
         self._closing = asyncio.Event()
 
     def close(self) -> None:
@@ -44,15 +46,15 @@ class Streams:
 
         async def answer(request: web.Request) -> web.StreamResponse:
             session = request[SESSION]
-            user = session.viewer.user
-            if session.streams >= MOST_STREAMS_OF_A_SESSION or not self._shares.take(user):
+            share = session.viewer.share
+            if session.streams >= MOST_STREAMS_OF_A_SESSION or not self._shares.take(share):
                 return web.Response(status=429, text="Too many pages are open: this one is not kept up to date.")
             session.streams += 1
             try:
                 return await self._run(request, session, sections, version)
             finally:
                 session.streams -= 1
-                self._shares.give_back(user)
+                self._shares.give_back(share)
 
         return answer
 
@@ -62,19 +64,27 @@ class Streams:
         response = web.StreamResponse(headers={**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         response.content_type = "text/event-stream"
         await response.prepare(request)
-        page = _Page(request, sections, version)
+        page, ending = _Page(request, sections, version), "The session has ended: sign in again."
         while (left_s := self._sessions.left_s(session)) > 0 and not self._closing.is_set():
             try:
-                event = await page.look()
+                async with self._pages.of(session.viewer.share):
+                    event = await page.look()
             except SignedOut:
                 self._sessions.end(session)
                 break
             except ApiRefusal as refusal:
                 event = _event("trouble", refusal.sentence)
-            await response.write(event)
+            except web.HTTPException:
+                ending = "This page does not exist."
+                break
+            except Exception:  # the response has begun: a page about it cannot follow
+                log.exception("a stream failed inside of the console")
+                ending = "The console failed on this page; its log has the reason. Reload the page to try again."
+                break
+            await _send(request, response, event)
             await self._pause(min(self._poll_s if version else max(self._poll_s, LIST_POLL_S), left_s))
         if not self._closing.is_set():
-            await response.write(_event("ended", "The session has ended: sign in again."))
+            await _send(request, response, _event("ended", ending))
         return response
 
     async def _pause(self, seconds: float) -> None:
@@ -107,6 +117,17 @@ class _Page:
         changed = {name: html for name, html in found.items() if self._sent.get(name) != digests[name]}
         self._sent = digests
         return _event("sections", changed) if changed else _event("alive", "")
+
+
+async def _send(request: web.Request, response: web.StreamResponse, event: bytes) -> None:
+    """Sends an event. Raises ConnectionError: the browser is gone, or does not read, and its connection is cut."""
+    try:
+        async with asyncio.timeout(WRITE_S):
+            await response.write(event)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the browser does not read the stream") from None
 
 
 def _event(kind: str, data: object) -> bytes:

@@ -52,6 +52,10 @@ class SubjectReader:
         """The object alone. Raises ApiRefusal."""
         return await self._api.get(self._viewer, self._call("get", DEPLOYMENTS, self._name))
 
+    async def version(self) -> str:
+        """That of the object: it changes with every write. Raises ApiRefusal."""
+        return resource_version(await self._api.metadata(self._viewer, self._call("get", DEPLOYMENTS, self._name)))
+
     async def records(self, obj: Json) -> tuple[RevisionRecord, ...]:
         """The revisions that undo may go to. Raises ApiRefusal."""
         found = await self._labelled("controllerrevisions.apps")
