@@ -119,6 +119,14 @@ def test_series_are_there_before_the_first_request_and_bounded() -> None:
     assert len(revisions) == MOST_REVISIONS and f"n{3 * MOST_REVISIONS - 1}" in revisions
 
 
+def test_series_of_one_namespace_push_out_none_of_another() -> None:
+    many = [route(name=f"a-hostile/m{number}") for number in range(2 * MOST_PAIRS)]
+    requests, left_out = counting(*many, route(), route(name="team/b")).collect()
+    names = {(sample.labels["namespace"], sample.labels["name"]) for sample in requests.samples}
+    assert {("default", "chat"), ("team", "b")} <= names and len(names) == MOST_PAIRS
+    assert left_out.samples[0].value == MOST_PAIRS + 2
+
+
 def test_the_operator_reads_what_gateways_report_and_nothing_else() -> None:
     objectives = counting()
     objectives.ended(ended(), 101.0)

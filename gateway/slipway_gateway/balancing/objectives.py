@@ -6,7 +6,6 @@ in docs/contracts.md.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -18,7 +17,7 @@ from ..routing.table import Route
 from ..telemetry.metrics import RequestRecord
 
 MOST_REVISIONS = 16  # of a route, of which at most eight have weight: the one that came first is forgotten
-MOST_PAIRS = 1000  # of routes and revisions, on a page of metrics
+MOST_PAIRS = 1000  # of routes and revisions, on a page of metrics; each namespace has an equal part of them
 # How a request ends for which the service is to blame. The other outcomes are the client's, a limit's or a departure.
 FAILED = frozenset({"no_endpoint", "upstream_error", "timeout", "internal", "drained"})
 _NOTHING: Mapping[str, float] = {}
@@ -128,18 +127,35 @@ class Objectives(Collector):
         requests = CounterMetricFamily(
             "slipway_slo_requests", "Requests that count against an objective of spec.slo, by outcome.", labels=labels
         )
-        rows = (
-            (name.partition("/"), revision, own)
-            for (name, _), counts in self._routes.items()
-            for revision, own in counts.by_revision.items()
-        )
-        for (namespace, _, deployment), revision, own in islice(rows, MOST_PAIRS):
-            for objective, one in own.items():
-                for outcome, number in (("good", one.met), ("bad", one.missed)):
-                    requests.add_metric((namespace, deployment, revision, objective, outcome), number)
+        left_out, by_namespace = 0, self._by_namespace()
+        parts = _parts({namespace: len(rows) for namespace, rows in by_namespace.items()}, MOST_PAIRS)
+        for namespace, rows in by_namespace.items():
+            left_out += len(rows) - parts[namespace]
+            for deployment, revision, own in rows[: parts[namespace]]:
+                for objective, one in own.items():
+                    for outcome, number in (("good", one.met), ("bad", one.missed)):
+                        requests.add_metric((namespace, deployment, revision, objective, outcome), number)
         yield requests
         text = "Revisions without series of objectives, because there are too many."
-        yield GaugeMetricFamily("slipway_slo_left_out", text, value=sum(1 for _ in rows))
+        yield GaugeMetricFamily("slipway_slo_left_out", text, value=left_out)
+
+    def _by_namespace(self) -> dict[str, list[tuple[str, str, dict[str, _Counts]]]]:
+        """Deployment, revision and counts of every pair, by namespace."""
+        found: dict[str, list[tuple[str, str, dict[str, _Counts]]]] = {}
+        for (name, _), counts in self._routes.items():
+            namespace, _, deployment = name.partition("/")
+            rows = found.setdefault(namespace, [])
+            rows.extend((deployment, revision, own) for revision, own in counts.by_revision.items())
+        return found
+
+
+def _parts(sizes: Mapping[str, int], most: int) -> dict[str, int]:
+    """How many of `most` each namespace gets: all of its own, or as many as any other one that does not get all."""
+    parts: dict[str, int] = {}
+    for number, (namespace, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
+        parts[namespace] = min(size, most // (len(sizes) - number))
+        most -= parts[namespace]
+    return parts
 
 
 def _measured_ms(record: RequestRecord, now_s: float) -> dict[str, float]:

@@ -89,10 +89,10 @@ def test_counts_are_exact_whatever_restarts_and_whatever_is_not_written() -> Non
             processes.pop(gone or "", None)
     status = counted(status, {name: {AVAILABILITY: count} for name, count in processes.items()}, now + WRITE)
     assert requests(status, "availability") == tuple(truth)
-    assert status is not None and len(status.counted) <= error_budget.MOST_PROCESSES + error_budget.MOST_GONE
+    assert status is not None and len(status.counted) <= error_budget.MOST_NOTED
 
 
-WRITE = timedelta(seconds=error_budget.WRITE_S)
+WRITE, SECOND = timedelta(seconds=error_budget.WRITE_S), timedelta(seconds=1)
 
 
 def test_counts_alone_are_written_once_a_minute_and_a_spent_budget_at_once() -> None:
@@ -150,6 +150,38 @@ def test_more_processes_than_there_is_room_for_are_not_counted_twice() -> None:
     before = requests(status, "availability")
     assert before == (error_budget.MOST_PROCESSES, 0)
     assert requests(counted(status, many, NOW + WRITE), "availability") == before
+
+
+def test_many_gateways_that_are_away_for_a_while_are_not_counted_twice() -> None:
+    many = {f"p{number:03}": {AVAILABILITY: (1000, 1)} for number in range(60)}
+    status = counted(None, many, NOW)
+    status = counted(status, {"q": {AVAILABILITY: (5, 0)}}, NOW + WRITE)
+    assert requests(counted(status, {**many, "q": {AVAILABILITY: (5, 0)}}, NOW + 2 * WRITE), "availability") == (60_005, 60)
+
+
+@pytest.mark.parametrize("name", ["a b", " a", "a availability/0=5:5"])
+def test_a_process_whose_name_no_line_keeps_does_not_count_again_and_again(name: str) -> None:
+    """The name is what a gateway reports, and may be any text."""
+    status: ServiceLevelStatus | None = None
+    for minute in range(5):
+        status = counted(status, {name: {AVAILABILITY: (1000, 20)}}, NOW + minute * WRITE)
+    assert requests(status, "availability")[0] <= 1000
+
+
+def test_the_last_report_of_a_process_that_is_not_counted_is_not_written_again_and_again() -> None:
+    names = [f"p{number:03}" for number in range(70)]
+    status = counted(None, {name: {AVAILABILITY: (10, 0)} for name in names[:40]}, NOW)
+    status = counted(status, {name: {AVAILABILITY: (10, 0)} for name in names[40:]}, NOW + WRITE)
+    assert status is not None and len(status.counted) == 70
+    left = tuple(
+        Gateway(name, True, True, incarnation=name, objectives={AVAILABILITY: (11, 0)}, gone=True) for name in names
+    )
+    writes = 0
+    for second in range(10):
+        at = Situation(spec_of(), "r", "r", Status(slo=status), Observed(gateways=left), NOW + WRITE + second * SECOND)
+        renewed = error_budget.counted(at)
+        writes, status = writes + (renewed != status), renewed
+    assert writes == 1
 
 
 def test_lines_that_make_no_sense_are_left_out() -> None:

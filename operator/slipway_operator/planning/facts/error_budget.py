@@ -18,7 +18,7 @@ from slipway_operator.model.deployment.objectives import ErrorBudgetTerms
 from slipway_operator.planning.facts.situation import Course, Situation
 
 PERIODS = 28
-MOST_PROCESSES, MOST_GONE = 64, 32
+MOST_PROCESSES, MOST_NOTED = 64, 96  # that are counted; that are remembered, with those that are gone
 LEAST_MISSED = 10  # fewer requests spend no budget: the first failure of a quiet model would
 WRITE_S = 60.0  # counts alone are written no more often
 READ_S, READ_IN_ROLLOUT_S = 20.0, 5.0  # less than a gateway that is gone is remembered
@@ -74,17 +74,20 @@ def counted(at: Situation) -> ServiceLevelStatus | None:
     if terms is None:
         return None
     renewed = _renewed(former, terms, at.observed.gateways, at.now)
-    if former is None or _differs(former, renewed) or _is_last_word(former, at):
+    if former is None or _differs(former, renewed) or _is_last_word(former, renewed, at.observed.gateways):
         return renewed
     old_enough = at.elapsed_s(former.read_at) >= WRITE_S or at.now < former.read_at
     return renewed if old_enough and replace(renewed, read_at=former.read_at) != former else former
 
 
-def _is_last_word(former: ServiceLevelStatus, at: Situation) -> bool:
-    """Whether a gateway that is gone has counts that are not written: its last report is kept for a moment alone."""
-    before = dict(filter(None, map(_read, former.counted)))
-    gone = ((one.objectives, before.get(one.incarnation, {})) for one in at.observed.gateways if one.gone)
-    return any(now.get(name, noted) != noted for now, noted_all in gone for name, noted in noted_all.items())
+def _is_last_word(former: ServiceLevelStatus, renewed: ServiceLevelStatus, gateways: Iterable[Gateway]) -> bool:
+    """Whether a gateway that is gone has counts that are not written: its last report is kept for a moment alone.
+
+    Compared is what would be written: of a process that is not counted nothing is, and its report would differ for ever.
+    """
+    before, after = (dict(filter(None, map(_read, status.counted))) for status in (former, renewed))
+    gone = (one.incarnation for one in gateways if one.gone and one.incarnation in before)
+    return any(before[process] != after.get(process) for process in gone)
 
 
 def _differs(former: ServiceLevelStatus, renewed: ServiceLevelStatus) -> bool:
@@ -99,7 +102,7 @@ def _renewed(
 ) -> ServiceLevelStatus:
     keys = terms.levels.by_key()
     before = dict(filter(None, map(_read, former.counted))) if former else {}
-    present = _fitting({one.incarnation: one.objectives for one in gateways if one.incarnation}, before)
+    present = _fitting({one.incarnation: one.objectives for one in gateways if _is_noted(one.incarnation)}, before)
     periods = _periods(former, terms, now) if former else {}
     start = _period_start(now, terms.window)
     sums = periods.setdefault(start, {})
@@ -108,13 +111,19 @@ def _renewed(
             total, missed = sums.get(name, (0, 0))
             sums[name] = (total + more[0], missed + more[1])
     gone = {process: counts for process, counts in before.items() if process not in present}
-    listed = (*list(gone.items())[-MOST_GONE:], *((p, _kept(c, before.get(p, {}), keys)) for p, c in present.items()))
+    remembered = list(gone.items())[-(MOST_NOTED - len(present)) :]
+    listed = (*remembered, *((p, _kept(c, before.get(p, {}), keys)) for p, c in present.items()))
     return ServiceLevelStatus(
         now,
         tuple(_objectives(terms, _summed(periods, keys))),
         tuple(_line(format_time(begin), counts) for begin, counts in sorted(periods.items()) if counts),
         tuple(_line(process, counts) for process, counts in listed),
     )
+
+
+def _is_noted(process: str) -> bool:
+    """Whether `_read` finds this name again in its line: a process that is not would count anew in each reconcile."""
+    return bool(process) and " " not in process
 
 
 def _fitting(reported: Mapping[str, Counts], before: Mapping[str, Counts]) -> dict[str, Counts]:
