@@ -1,6 +1,7 @@
 """Counts against spec.slo: exact at the limit, once for each request, as its client saw it."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from slipway_contracts.service_levels import ServiceLevels
 from slipway_gateway.balancing.objectives import MOST_PAIRS, MOST_REVISIONS, Objectives
 from slipway_gateway.routing.table import Route, RouteTable
 from slipway_gateway.telemetry.metrics import RequestRecord
+
+from testkit.until import until_async
 
 from .harness import Gateway, gateway, table, upstream
 
@@ -196,3 +199,37 @@ async def test_requests_through_a_gateway_count_once_each() -> None:
             page = await response.text()
         labels = 'name="chat",namespace="default",objective="availability",outcome="good",revision="rev"'
         assert f"slipway_slo_requests_total{{{labels}}} 3.0" in page
+
+
+async def test_a_client_that_sends_or_reads_slowly_spends_no_budget() -> None:
+    """Any client of a model could otherwise hold the rollouts of its owner."""
+    text = b"x" * (16 << 20)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await out.prepare(request)
+        await out.write(b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n')
+        await out.write(b": " + text + b"\n\ndata: [DONE]\n\n")
+        return out
+
+    async with upstream(answer) as server, gateway(hold_timeout_s=0) as gate:
+        shown = with_objectives(table(1, ("rev", 100, [server.url])))
+        (one,) = shown.routes.values()
+        one = replace(one, slo=ServiceLevels(400, None, 900, None))
+        gate.balancer.publish(RouteTable({one.name: one}, {one.model: one}, shown.endpoints))
+        body = b'{"model": "chat", "messages": [], "stream": true}'
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield body[:10]
+            await asyncio.sleep(0.8)
+            yield body[10:]
+
+        headers = {"Content-Type": "application/json"}
+        async with gate.client.post(f"{gate.url}/v1/chat/completions", data=slowly(), headers=headers) as response:
+            assert response.status == 200
+            await response.content.readany()
+            await asyncio.sleep(1.2)
+            await response.read()
+        await until_async(lambda: reported(gate)["latencyP99"], "it ended", holds=lambda counts: counts[0] == 1)
+        assert reported(gate) == {"ttftP95": (1, 0), "latencyP99": (1, 0)}

@@ -159,10 +159,14 @@ def _parts(sizes: Mapping[str, int], most: int) -> dict[str, int]:
 
 
 def _measured_ms(record: RequestRecord, now_s: float) -> dict[str, float]:
-    """What a request that went well took, by objective. Only a stream has a first token and times between tokens."""
-    found = {LATENCY: (now_s - record.started) * 1000}
+    """What a request that went well took, by objective. Only a stream has a first token and times between tokens.
+
+    Without the time that its client took to send and to read: by it any client would spend the owner's budget.
+    """
+    began_s = record.started + record.body_s
+    found = {LATENCY: (now_s - began_s - record.stalled_s) * 1000}
     if record.stream and record.first_byte is not None:
-        found[TTFT] = (record.first_byte - record.started) * 1000
+        found[TTFT] = (record.first_byte - began_s) * 1000
         if record.itl_s is not None:
             found[ITL] = record.itl_s * 1000
     return found

@@ -361,11 +361,14 @@ class Relay:
             await write
             self._record.sent_bytes += size_bytes
             return
+        began_s = self._clock()
         try:
             async with asyncio.timeout(self._context.stall_timeout_s):
                 await write
         except TimeoutError:
             raise _StalledClient from None
+        finally:
+            self._record.stalled_s += self._clock() - began_s
         self._record.sent_bytes += size_bytes
 
     def _unusable(self, error: "UnusableResponse") -> None:

@@ -257,11 +257,13 @@ class PublicApi:
         """
         if reason := self._awaited.take(record.owner):
             raise errors.no_place("requests whose body is awaited", of_client=reason == SHARE)
+        began_s = self._clock()
         try:
             with self._admission.arriving(record.identity):
                 yield
         finally:
             self._awaited.leave(record.owner)
+            record.body_s += self._clock() - began_s
 
     async def _body(self, request: web.Request, record: RequestRecord, account: Account, most_bytes: int = 0) -> bytes:
         """The body of a request, which then is in flight. Raises RequestError."""

@@ -40,6 +40,8 @@ class RequestRecord(msgspec.Struct):
     outcome: str = "internal"
     first_byte: float | None = None
     itl_s: float | None = None  # mean seconds between the events of a stream of its first attempt, once it ended
+    body_s: float = 0.0  # in which the client sent its body
+    stalled_s: float = 0.0  # in which the client did not read what was there for it
     whole: bool = False  # the client got the last event of a stream
     identity: RequestIdentity | None = None  # None: it is anonymous, or not authenticated yet
     owner: str = ""  # whose places it takes: its tenant's or, without one, those of its address
