@@ -101,6 +101,25 @@ def test_what_is_not_recorded_keeps_its_ids_and_a_client_without_interest_is_not
 
 
 @pytest.mark.parametrize(
+    ("state", "kept"),
+    [("a=1", True), ("congo=t61rcWkgMzE,rojo@a=00f067aa0ba902b7", True), (" a=1", False), ("a", False), ("A=1", False),
+     ("a=1," * 100, False), ("a=" + "x" * 600, False), ("a=\udcff", False), ("a=1\t,\tb=2", True), ("", False),
+     (",".join(f"k{number}=v" for number in range(33)), False), ("a=1,a=2", True), ("a= ", False), ("a=b=c", False)],
+    ids=range(14),
+)  # fmt: skip
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_malformed_tracestate_reaches_no_log_and_no_server(
+    state: str, kept: bool, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    for traceparent, is_kept in ((RECORDED["traceparent"], kept), ("none", False)):
+        trace = traces(share)[0].begin({"traceparent": traceparent, "tracestate": state}, ID)
+        headers = {"traceparent": traceparent, "tracestate": state}
+        with trace.attempt(headers, "http://pod", "rev", 1):
+            assert headers.get("tracestate") == (state if is_kept else None)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
     "header",
     ["", "00", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{PARENT}-01",
      f"00-{TRACE}-{PARENT}-01-more", f"00-{TRACE.upper()}-{PARENT}-01", "x" * 60_000, "\u0660" * 55],

@@ -24,6 +24,9 @@ TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 _SAMPLED = 0x01
 # Version 00 of the format; ids of zeros are invalid.
 _VALID = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+_MEMBER = r"[a-z0-9][a-z0-9_*/-]{0,240}(?:@[a-z0-9][a-z0-9_*/-]{0,13})?=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
+_STATE = re.compile(rf"{_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER}){{0,31}}")
+LONGEST_STATE = 512  # what the specification asks each hop to pass on
 
 Ended = Callable[
     [str, int], None
@@ -76,23 +79,26 @@ UNTRACED = RequestTrace()
 class UnrecordedTrace(RequestTrace):
     """The servers get a `traceparent` by which they record nothing either."""
 
-    def __init__(self, traceparent: str) -> None:
-        self._traceparent = traceparent
+    def __init__(self, traceparent: str, *, keeps_state: bool = False) -> None:
+        self._traceparent, self._keeps_state = traceparent, keeps_state
 
     def attempt(
         self, headers: MutableMapping[str, str], url: str, revision: str, number: int
     ) -> AbstractContextManager[Ended]:
         headers[TRACEPARENT] = self._traceparent
+        if not self._keeps_state:
+            headers.pop(TRACESTATE, None)
         return _NO_ATTEMPT
 
 
 class RecordedTrace(RequestTrace):
     """A span of the request, and one of each attempt."""
 
-    def __init__(self, tracer: Any, context: Any) -> None:
+    def __init__(self, tracer: Any, context: Any, *, keeps_state: bool = False) -> None:
         """`context`: of the span that the client named; None without one."""
         from opentelemetry import trace
 
+        self._keeps_state = keeps_state
         self._tracer, self._trace = tracer, trace
         self._span = tracer.start_span("request", context=context, kind=trace.SpanKind.SERVER)
         self._inside = trace.set_span_in_context(self._span)
@@ -110,6 +116,8 @@ class RecordedTrace(RequestTrace):
             "attempt", context=self._inside, kind=self._trace.SpanKind.CLIENT, attributes=attributes
         )
         headers[TRACEPARENT] = _written(self._trace, span)
+        if not self._keeps_state:
+            headers.pop(TRACESTATE, None)
 
         def ended(result: str, status: int) -> None:
             span.set_attribute("slipway.result", result)
@@ -185,10 +193,12 @@ class Traces:
             return UNTRACED
         sent = headers.get(TRACEPARENT)
         parent = _VALID.fullmatch(sent) if sent else None
+        keeps_state = parent is not None and is_sound(headers.get(TRACESTATE, ""))
         if self._chance() < self._share or (parent and self._follows(parent)):
-            return RecordedTrace(self._exporter.tracer, _context(headers) if parent else None)
+            context = _context(headers, keeps_state=keeps_state) if parent else None
+            return RecordedTrace(self._exporter.tracer, context, keeps_state=keeps_state)
         ids = parent.group(1, 2) if parent else (id_, id_[:16])
-        return UnrecordedTrace(f"00-{ids[0]}-{ids[1]}-00")
+        return UnrecordedTrace(f"00-{ids[0]}-{ids[1]}-00", keeps_state=keeps_state)
 
     def _follows(self, parent: re.Match[str]) -> bool:
         """Whether the client records the request, and there is room for one more of those."""
@@ -208,8 +218,14 @@ class Traces:
         await asyncio.to_thread(self._exporter.close)
 
 
-def _context(headers: Mapping[str, str]) -> Any:
+def is_sound(tracestate: str) -> bool:
+    """Whether a `tracestate` is one. The SDK writes what is none into the log, here and at servers: clients would fill it."""
+    return len(tracestate) <= LONGEST_STATE and _STATE.fullmatch(tracestate) is not None
+
+
+def _context(headers: Mapping[str, str], *, keeps_state: bool) -> Any:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    sent = {name: headers[name] for name in (TRACEPARENT, TRACESTATE) if name in headers}
+    names = (TRACEPARENT, TRACESTATE) if keeps_state else (TRACEPARENT,)
+    sent = {name: headers[name] for name in names}
     return TraceContextTextMapPropagator().extract(sent)
