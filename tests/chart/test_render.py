@@ -20,7 +20,8 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import NODE_CACHE_CLAIM, Engine, Model, PodInputs
-from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
+from testkit import ROOT
+from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind, refusal
 from tests.support.api_server import CRD_FILES
 from tests.support.settings import parsed
 from tests.support.tools import helm
@@ -483,6 +484,19 @@ def test_alerts_can_be_left_out_and_lead_to_the_runbooks_of_the_release() -> Non
     some = alerts(disabledAlerts=left_out, runbookUrl="https://docs.example.com/a.md")
     assert every.keys() - some.keys() == {"SlipwayGPUIdle", "SlipwayAccuracyLow"}
     assert some["SlipwayJobsLate"] == "https://docs.example.com/a.md#slipwayjobslate"
+
+
+def test_an_alert_that_does_not_exist_cannot_be_left_out() -> None:
+    rules = {"enabled": True, "disabledAlerts": ["SlipwayGPUIdel"]}
+    assert "SlipwayGPUIdel, and there is no such alert" in refusal({"metrics": {"prometheusRule": rules}})
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_commands_of_the_docs_upgrade_the_release_with_the_values_of_its_chart(page: Path) -> None:
+    """With --reuse-values a release of a former chart lacks values that the templates of this one read."""
+    for command in re.findall(r"^helm upgrade .*$", page.read_text(), re.MULTILINE):
+        assert " --reuse-values" not in command
+        assert "charts/slipway" not in command or "-n slipway-system" in command, command
 
 
 def test_prices_and_pods_to_scrape_reach_the_operator() -> None:
