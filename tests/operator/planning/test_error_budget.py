@@ -208,6 +208,20 @@ def test_a_spent_budget_holds_the_rollout_at_its_step_and_rejects_nothing() -> N
     assert world.parsed().aborted_revisions == ()
 
 
+def test_a_spec_that_is_reverted_is_not_held_by_what_it_repairs() -> None:
+    world = holding()
+    world.run_until(None)
+    assert world.weights() == {"v2": 100}
+    spend(world, 5000, 10_000)
+    world.run(60)
+    world.edit(model=model("v1"))
+    world.run_until(None)
+    assert world.weights()["v1"] == 100 and condition(world) == ("True", "BudgetSpent")
+    world.edit(model=model("v3"))
+    world.run(300, step=5)
+    assert world.weights()["v3"] == 0 and condition(world) == ("True", "RolloutHeld")
+
+
 def test_a_rollout_begins_only_with_a_budget_and_goes_on_when_there_is_one_again() -> None:
     world = holding()
     spend(world)

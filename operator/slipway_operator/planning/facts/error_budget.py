@@ -28,11 +28,16 @@ Counts = dict[str, Counted]  # by key of `service_levels`
 
 
 def holds(course: Course, at: Situation) -> bool:
-    """Whether a rollout takes no step because a budget is spent. One whose steps are done or skipped goes on."""
+    """Whether a rollout takes no step because a budget is spent. One whose steps are done or skipped goes on.
+
+    So does one to the stable revision before: a spec that is reverted repairs what spent the budget, as an undo does.
+    """
     rollout = course.rollout
     if not at.spec.strategy.hold_on_budget or rollout is None or not rollout.in_flight or course.stable is None:
         return False
-    return not rollout.skip_steps and rollout.state is not State.PROMOTING and bool(spent(at))
+    if rollout.skip_steps or rollout.revision == course.previous:
+        return False
+    return rollout.state is not State.PROMOTING and bool(spent(at))
 
 
 def spent(at: Situation) -> tuple[ObjectiveStatus, ...]:
