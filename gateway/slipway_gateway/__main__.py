@@ -20,6 +20,7 @@ from slipway_process.supervisor import OnFailure, Supervisor
 
 from .assembly.cluster import Run, authenticator_of, gateways_watch, service_accounts, tables_of
 from .assembly.forwarding import balancer_of, forwarding_of
+from .assembly.plane import join_lane
 from .assembly.stores import (
     SharedStores,
     access_log_of,
@@ -172,6 +173,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             jobs=jobs_of(settings, session, balancer),
             claims=shared.claims,
         )
+        join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
         stop = asyncio.Event()
         tasks = Supervisor(metrics.task_restarted, stop.set)

@@ -11,11 +11,14 @@ from slipway_plane import NATIVE
 from slipway_process.supervisor import observe
 
 from ..settings import GatewaySettings
+from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics
 from .library import PlaneState, choose
 
 if TYPE_CHECKING:
     from slipway_plane import _native
+
+    from .lane import FastLane
 
 log = logging.getLogger(__name__)
 _CENTURY_S = 3e9
@@ -53,7 +56,14 @@ class PlanePort:
         self._bounds: Bounds | None = None
         self._serve: Callable[[_native.Handed], asyncio.Protocol] | None = None
         self._ended: asyncio.Future[str] | None = None
+        self._lane: FastLane | None = None
+        self._log: AccessLog | None = None
+        self._work: tuple[Callable[[], None], ...] = ()
         self._connecting: set[asyncio.Task[None]] = set()
+
+    def join(self, lane: "FastLane", access_log: AccessLog, *work: Callable[[], None]) -> None:
+        """The fast lane serves plain requests. `access_log`: has their lines. `work`: is done from time to time."""
+        self._lane, self._log, self._work = lane, access_log, (self._take_quiet_news, *work)
 
     def open(
         self,
@@ -76,6 +86,7 @@ class PlanePort:
             longest_silence_s=min(self._longest_silence_s, _CENTURY_S),
             refusal_total=bounds.refusal(of_address=False),
             refusal_share=bounds.refusal(of_address=True),
+            lane=self._lane.native if self._lane else None,
         )
         self._metrics.connections_of_plane(lambda: listener.connections)
         listener.start()
@@ -106,7 +117,13 @@ class PlanePort:
         assert self._listener is not None
         self._ended = asyncio.get_running_loop().create_future()
         self._listener.start()
-        raise PlaneEnded(await self._ended)
+        if self._lane is None:
+            raise PlaneEnded(await self._ended)
+        async with asyncio.TaskGroup() as tasks:
+            counting = tasks.create_task(self._lane.run(*self._work))
+            why = await self._ended
+            counting.cancel()
+        raise PlaneEnded(why)
 
     async def close(self) -> None:
         """Ends the thread. Connections that Python does not have yet are closed."""
@@ -115,15 +132,34 @@ class PlanePort:
         self._listener = None
         asyncio.get_running_loop().remove_reader(listener.fileno())
         await asyncio.to_thread(listener.stop)
-        listener.take()
+        self._take_counted(listener.take())
+        if self._lane is not None:
+            self._lane.drain()
         for task in self._connecting:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
+
+    def _take_quiet_news(self) -> None:
+        """News for which the thread wakes no one."""
+        if self._listener is not None:
+            self._take_news()
+
+    def _take_counted(self, news: "_native.News") -> None:
+        """Requests of the fast lane that have lines in the access log, and those to count again."""
+        if self._lane is None or self._log is None:
+            return
+        for entry in news.logged:
+            self._log.ended_in_lane(entry)
+        if news.unlogged:
+            self._metrics.access_log_dropped("total", news.unlogged)
+        for one in news.recounts:
+            self._lane.recounter.look(one)
 
     def _take_news(self) -> None:
         assert self._listener is not None
         assert self._bounds is not None
         news = self._listener.take()
+        self._take_counted(news)
         for handed in news.handed:
             task = observe(asyncio.create_task(self._connect(handed), name="handed connection"))
             self._connecting.add(task)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -43,9 +44,14 @@ from . import expect, requester
 from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, ROUTED_PATHS, Answer, InferenceServer
-from .listener import ConnectionLimiter, check_head
+from .listener import ConnectionLimiter, begun_in_lane, check_head
 from .tenants_report import report
 from .visible import described, listed, may_use
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
+    from ..plane.lane import FastLane
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +92,27 @@ class PublicApi:
         )
         self.running = 0
         # A request has a place once its body is here; before that it has one of the others, which nothing waits for.
-        self._in_flight = Places(settings.max_inflight, settings.max_client_percentage)
+        places = Places(settings.max_inflight, settings.max_client_percentage)
+        self._in_flight: Places | _native.Places = places
         self._awaited = Places(settings.max_inflight, settings.max_client_percentage)
-        self.draining = False
+        self._draining = False
+        self.lane: FastLane | None = None
         self._ended = asyncio.Event()
+
+    def join(self, lane: "FastLane") -> None:
+        """The fast lane serves plain requests of this API, within the same places. Must come before the first one."""
+        self.lane, self._in_flight = lane, lane.in_flight
+
+    @property
+    def draining(self) -> bool:
+        """Whether the gateway ends: responses announce the end of their connections."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, drains: bool) -> None:
+        self._draining = drains
+        if drains and self.lane is not None:
+            self.lane.drains()
 
     @property
     def budget(self) -> MemoryBudget:
@@ -223,6 +246,8 @@ class PublicApi:
             finally:
                 if record.in_flight:
                     self._in_flight.leave(record.owner)
+                if record.begun is not None:
+                    record.begun.end()
                 self.running -= 1
                 if not self.running:
                     self._ended.set()
@@ -231,11 +256,18 @@ class PublicApi:
                 self._log(request, record)
 
     def _begin(self, request: web.BaseRequest, request_id: str | None = None) -> RequestRecord:
+        owner = requester.owner_of(request)
+        if (begun := begun_in_lane(request)) is not None:
+            came_s = self._clock() - begun.ages_s[0]
+            return RequestRecord(begun.id, request_id or begun.id, came_s, owner=owner, begun=begun)
         own = os.urandom(16).hex()
-        return RequestRecord(own, request_id or own, self._clock(), owner=requester.owner_of(request))
+        return RequestRecord(own, request_id or own, self._clock(), owner=owner)
 
     def _enter(self, record: RequestRecord) -> None:
         """The request takes a place among those in flight, until its end. Raises RequestError 429: there is none."""
+        if record.begun is not None and record.begun.owner == record.owner and record.begun.take_place():
+            record.in_flight = True  # it has the place that the fast lane took
+            return
         if reason := self._in_flight.take(record.owner):
             raise errors.no_place("requests in flight", of_client=reason == SHARE)
         record.in_flight = True

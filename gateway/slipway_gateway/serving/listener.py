@@ -221,6 +221,12 @@ def check_head(request: web.Request) -> None:
         raise errors.no_room_for_heads()
 
 
+def begun_in_lane(request: web.BaseRequest) -> "_native.Begun | None":
+    """What the fast lane did with this request before it gave its connection to Python; None: nothing. Once only."""
+    handed = request.protocol.handed if isinstance(request.protocol, _Connection) else None
+    return handed.take_begun() if handed else None
+
+
 class _Connection(ServerConnection):
     """One client's connection."""
 

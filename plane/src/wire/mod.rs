@@ -4,6 +4,7 @@ pub mod headers;
 pub mod json_values;
 pub mod members;
 pub mod request_fields;
+pub mod responses;
 pub mod resume;
 pub mod sse;
 pub mod subset;

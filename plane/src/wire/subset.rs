@@ -81,7 +81,7 @@ pub struct PlainHead<'a> {
 pub fn plain_head<'a>(
     head: &[u8],
     request: &httparse::Request<'_, 'a>,
-    paths: &[&str],
+    paths: &[impl AsRef<str>],
     most_bytes: usize,
 ) -> Result<PlainHead<'a>, HandOver> {
     // httparse also takes empty lines before a head.
@@ -95,7 +95,7 @@ pub fn plain_head<'a>(
     if request.version != Some(1) {
         return Err(HandOver::Version);
     }
-    let path = request.path.filter(|path| paths.contains(path)).ok_or(HandOver::Path)?;
+    let path = request.path.filter(|path| paths.iter().any(|known| known.as_ref() == *path)).ok_or(HandOver::Path)?;
     if request.headers.len() > MAX_LINES {
         return Err(HandOver::Lines);
     }
