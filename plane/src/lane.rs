@@ -110,13 +110,7 @@ pub struct Counts {
 
 impl Lane {
     /// `max_bytes`, `percentage`: of memory for requests, in all and of one client. `now_s`: of Python's clock.
-    pub fn new(
-        settings: Settings,
-        in_flight: Arc<Mutex<Places>>,
-        max_bytes: u64,
-        percentage: u64,
-        now_s: f64,
-    ) -> Self {
+    pub fn new(settings: Settings, in_flight: Arc<Mutex<Places>>, max_bytes: u64, percentage: u64, now_s: f64) -> Self {
         Lane {
             settings,
             in_flight,

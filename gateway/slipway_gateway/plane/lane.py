@@ -176,11 +176,11 @@ class FastLane:
 
     def blame(self, keys: Collection[tuple[str, str, int]]) -> None:
         """Requests with these clients, paths and lengths are Python's: an engine may have died of them."""
-        self.native.blame({key for key in keys if key[1] in self.paths})
+        self.native.blame({key for key in keys if key[1].isascii()})
 
     def answered(self, client: str, path: str, body: bytes) -> bool:
         """Whether the lane relayed a whole response to the same bytes of the same client."""
-        return path in self.paths and self.native.answered(client, path, body)
+        return path.isascii() and self.native.answered(client, path, body)
 
 
 def host_of(url: str) -> str:

@@ -14,6 +14,8 @@ from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..wire import headers, request_fields
 from ..wire.errors import RequestError
+from ..wire.inference import is_inference_protocol
+from ..wire.request_fields import RequestFields
 from ..wire.responses import find_failures, is_text_path
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ class Recounter:
         head, _, body = one.request.partition(b"\r\n\r\n")
         path, given = _head(head)
         try:
-            fields = request_fields.parse(body)
+            # The lane reads the body of no path with a model in it.
+            fields = RequestFields() if is_inference_protocol(path) else request_fields.parse(body)
         except RequestError:
             return ["refused"]
         settings = self._settings

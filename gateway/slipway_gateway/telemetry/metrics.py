@@ -253,6 +253,7 @@ class GatewayMetrics:
         """Adds requests of one revision that the fast lane ended."""
         pair = (counts.model, counts.revision)
         self._touch(*pair)
+        self.inflight_changed(*pair, 0)
         for requests, code, outcome in ((counts.ok, 200, "ok"), (counts.left, 499, "client_closed")):
             if requests:
                 self._requests_of(pair, code, outcome)(requests)

@@ -109,9 +109,9 @@ impl Revision {
 
     pub fn has_counts(&self) -> bool {
         {
-        let counts = locked(&self.counts);
-        counts.requests + counts.ok + counts.left > 0
-    }
+            let counts = locked(&self.counts);
+            counts.requests + counts.ok + counts.left > 0
+        }
     }
 
     pub fn take(&self) -> RevisionCounts {

@@ -48,7 +48,11 @@ impl Listener {
             refusal_total,
             refusal_share,
         };
-        Ok(Listener(listener::Listener::new(sockets.into_iter().map(own).collect(), settings, lane.map(|one| one.0.clone()))?))
+        Ok(Listener(listener::Listener::new(
+            sockets.into_iter().map(own).collect(),
+            settings,
+            lane.map(|one| one.0.clone()),
+        )?))
     }
 
     fn start(&self) -> PyResult<()> {

@@ -14,6 +14,7 @@ use crate::upstream::pool::EndpointConnection;
 /// Header lines of a response.
 const MAX_LINES: usize = 64;
 const READ_BYTES: usize = 8 << 10;
+const STREAM: &[u8] = b"text/event-stream";
 /// What a client may send behind its request before its connection is no longer read.
 const MAX_NEXT_BYTES: usize = 64 << 10;
 
@@ -29,10 +30,19 @@ pub struct Whole {
 /// How an attempt ended, as far as the lane goes.
 #[derive(Debug)]
 pub enum Attempted {
-    Whole { received: Vec<u8>, whole: Whole, connection: EndpointConnection },
+    Whole {
+        received: Vec<u8>,
+        whole: Whole,
+        connection: EndpointConnection,
+    },
     ClientLeft,
     /// Python goes on with it. `connection`: None where none could be opened. `unsent`: the rest of the request.
-    Python { reason: &'static str, connection: Option<EndpointConnection>, received: Vec<u8>, unsent: Vec<u8> },
+    Python {
+        reason: &'static str,
+        connection: Option<EndpointConnection>,
+        received: Vec<u8>,
+        unsent: Vec<u8>,
+    },
 }
 
 /// What a response's beginning is.
@@ -68,13 +78,14 @@ impl Waiting<'_> {
     }
 }
 
-/// Sends `message`, a whole request, and reads its response until `deadline`.
+/// Sends `message`, a whole request, and reads its response until `deadline`. `is_json`: no other type is relayed.
 pub async fn attempt(
     lane: &Lane,
     endpoint: &Endpoint,
     message: Vec<u8>,
     deadline: Instant,
     mut client: Waiting<'_>,
+    is_json: bool,
 ) -> Attempted {
     let connection = match lane.pool.take(endpoint.address) {
         Some(connection) => connection,
@@ -108,7 +119,7 @@ pub async fn attempt(
                 let begun = match ready.map(|()| read(&connection.stream, &mut received)) {
                     Ok(Ok(0)) | Err(_) => Begun::Other("upstream"),
                     Ok(Ok(_)) if !is_sent => Begun::Other("early"),
-                    Ok(Ok(_)) => begun(lane, &received),
+                    Ok(Ok(_)) => begun(lane, &received, is_json),
                     Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Begun::Part,
                     Ok(Err(_)) => Begun::Other("upstream"),
                 };
@@ -147,7 +158,7 @@ fn read(stream: &TcpStream, received: &mut Vec<u8>) -> io::Result<usize> {
 }
 
 /// Looks at what was received of a response: the lane relays whole JSON of status 200 with a length, and nothing else.
-fn begun(lane: &Lane, received: &[u8]) -> Begun {
+fn begun(lane: &Lane, received: &[u8], wants_json: bool) -> Begun {
     let mut headers = [httparse::EMPTY_HEADER; MAX_LINES];
     let mut response = httparse::Response::new(&mut headers);
     let head_bytes = match response.parse(received) {
@@ -162,7 +173,7 @@ fn begun(lane: &Lane, received: &[u8]) -> Begun {
     if response.code != Some(200) {
         return Begun::Other("status");
     }
-    match framing(response.headers) {
+    match framing(response.headers, wants_json) {
         Err(reason) => Begun::Other(reason),
         Ok((length, _)) if length > lane.settings.max_response_bytes => Begun::Other("long_response"),
         Ok((length, stays)) => match received.len().cmp(&(head_bytes + length)) {
@@ -182,7 +193,7 @@ fn has_bare_line(head: &[u8]) -> bool {
 }
 
 /// The length of a body in JSON, and whether the connection stays.
-fn framing(headers: &[httparse::Header<'_>]) -> Result<(usize, bool), &'static str> {
+fn framing(headers: &[httparse::Header<'_>], wants_json: bool) -> Result<(usize, bool), &'static str> {
     let (mut length, mut is_json, mut stays) = (None, None, true);
     for header in headers {
         let (name, value) = (header.name, header.value);
@@ -198,7 +209,12 @@ fn framing(headers: &[httparse::Header<'_>]) -> Result<(usize, bool), &'static s
                 return Err("response_head");
             }
             let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
-            is_json = Some(kind.trim_ascii().eq_ignore_ascii_case(b"application/json"));
+            let is_plain = if wants_json {
+                b"application/json".eq_ignore_ascii_case(kind.trim_ascii())
+            } else {
+                !value.trim_ascii().get(..STREAM.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(STREAM))
+            };
+            is_json = Some(is_plain);
         } else if ["transfer-encoding", "trailer"].iter().any(|other| name.eq_ignore_ascii_case(other)) {
             return Err("chunked");
         } else if name.eq_ignore_ascii_case("upgrade") {

@@ -77,19 +77,7 @@ impl Route {
     ) -> Self {
         let [name, model, id] = names;
         let (is_paused, valid_until) = (AtomicBool::new(false), Mutex::new(None));
-        Route {
-            name,
-            model,
-            id,
-            salt,
-            backends,
-            served,
-            forwarded,
-            activity,
-            generation,
-            is_paused,
-            valid_until,
-        }
+        Route { name, model, id, salt, backends, served, forwarded, activity, generation, is_paused, valid_until }
     }
 
     pub fn pause(&self, is_paused: bool) {

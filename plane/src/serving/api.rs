@@ -17,8 +17,10 @@ use crate::lane::Lane;
 use crate::listener::{Panics, Shared, Silent};
 use crate::quotas::usage::last_usage;
 use crate::routing::router::assign_revision;
+use crate::routing::table::Choice;
 use crate::telemetry::access_log::{LogEntry, Recount};
 use crate::wire::headers::{first_value, line, to_client};
+use crate::wire::inference::model_in;
 use crate::wire::request_fields::hexadecimal;
 use crate::wire::responses::{computes, is_good, writes_text};
 
@@ -80,7 +82,7 @@ struct Running<'a> {
     id: &'a str,
     began: Instant,
     outgoing: &'a Outgoing,
-    flight: &'a Flight,
+    choice: &'a Choice,
     request_bytes: usize,
 }
 
@@ -199,8 +201,7 @@ impl Connection {
     async fn forward(&mut self, framed: Framed, began: Instant, id: &str, outgoing: Outgoing) -> Next {
         let (lane, route) = (self.lane.clone(), outgoing.route.clone());
         let python = |reason| Next::Python(Refused { reason, model: route.id.clone() }, None);
-        let is_suspect =
-            locked(&lane.suspects).may_be_blamed(&outgoing.client, &outgoing.path, outgoing.body.len());
+        let is_suspect = locked(&lane.suspects).may_be_blamed(&outgoing.client, &outgoing.path, outgoing.body.len());
         if is_suspect {
             return python("suspect");
         }
@@ -214,10 +215,12 @@ impl Connection {
         let whole_message = message(&outgoing, &choice.endpoint.prefix, &choice.endpoint.host);
         let client = Waiting { stream: &self.stream, next: &mut next };
         let deadline = sent + lane.settings.patience;
-        let attempted = attempt(&lane, &choice.endpoint, whole_message, deadline, client).await;
-        let running = Running { id, began, outgoing: &outgoing, flight: &flight, request_bytes: framed.body_bytes };
+        let attempted =
+            attempt(&lane, &choice.endpoint, whole_message, deadline, client, model_in(&outgoing.path).is_none()).await;
+        let running = Running { id, began, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
         let (reason, connection, received, unsent) = match attempted {
             Attempted::ClientLeft => {
+                drop((flight, in_flight));
                 self.ended(&running, None, 0, "client_closed");
                 self.judge(&running, sent, false);
                 return Next::Closed;
@@ -235,7 +238,7 @@ impl Connection {
                         }
                         self.judge(&running, sent, true);
                         let request = std::mem::replace(&mut self.received, next);
-                        return self.respond(&running, &request, body, &response, stays).await;
+                        return self.respond(&running, (flight, in_flight), [&request, body, &response], stays).await;
                     }
                     _ => ("judged", Some(connection), received, Vec::new()),
                 }
@@ -265,7 +268,7 @@ impl Connection {
         let mut headers = [httparse::EMPTY_HEADER; MAX_LINES];
         let mut response = httparse::Response::new(&mut headers);
         response.parse(received).ok()?;
-        let (route, revision) = (&running.outgoing.route, &running.flight.revision.revision);
+        let (route, revision) = (&running.outgoing.route, &running.choice.revision.revision);
         let forwarded: Vec<&str> = route.forwarded.iter().map(String::as_str).collect();
         let mut made = Vec::with_capacity(received.len() + 256);
         made.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -290,13 +293,13 @@ impl Connection {
     async fn respond(
         &mut self,
         running: &Running<'_>,
-        request: &[u8],
-        body: &[u8],
-        response: &[u8],
+        held: (Flight, Place),
+        [request, body, response]: [&[u8]; 3],
         stays: bool,
     ) -> Next {
         let first_byte = running.began.elapsed().as_secs_f64();
         let is_sent = self.send(response).await;
+        drop(held); // what is counted as ended is in flight no more
         if is_sent {
             let outgoing = running.outgoing;
             locked(&self.lane.suspects).completed(&outgoing.client, &outgoing.path, &outgoing.body);
@@ -331,11 +334,11 @@ impl Connection {
 
     /// Counts a first attempt that is over, for the judge and for what Python knows of endpoints.
     fn judge(&self, running: &Running<'_>, sent: Instant, is_good: bool) {
-        let (outgoing, flight) = (running.outgoing, running.flight);
+        let (outgoing, choice) = (running.outgoing, running.choice);
         if is_good {
-            flight.endpoint.successes.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            choice.endpoint.successes.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
-        flight.revision.count(|counts| {
+        choice.revision.count(|counts| {
             counts.requests += 1;
             if is_good {
                 counts.answered_to(&outgoing.client);
@@ -343,10 +346,12 @@ impl Connection {
         });
         let route = &outgoing.route;
         let own = assign_revision(&route.backends, &route.salt, &outgoing.key);
-        let (Some(generation), Some(own)) = (&route.generation, own.filter(|_| computes(&outgoing.path))) else { return };
+        let (Some(generation), Some(own)) = (&route.generation, own.filter(|_| computes(&outgoing.path))) else {
+            return;
+        };
         let attempt = EndedAttempt {
             own,
-            served: &flight.revision.revision,
+            served: &choice.revision.revision,
             key: &outgoing.key,
             client: outgoing.client.as_bytes(),
             stratum: stratum(outgoing.body.len()),
@@ -359,7 +364,7 @@ impl Connection {
     /// Counts a request that ended. `answer`: seconds to its first byte, and its body.
     fn ended(&self, running: &Running<'_>, answer: Option<(f64, &[u8])>, sent_bytes: usize, outcome: &'static str) {
         let (seconds, settings) = (running.began.elapsed().as_secs_f64(), &self.lane.settings);
-        running.flight.revision.count(|counts| {
+        running.choice.revision.count(|counts| {
             if outcome == "ok" {
                 counts.ok += 1;
             } else {
@@ -374,7 +379,7 @@ impl Connection {
         if !settings.logs || (outcome == "ok" && place >= settings.log_below) {
             return;
         }
-        let (outgoing, revision) = (running.outgoing, &running.flight.revision);
+        let (outgoing, revision) = (running.outgoing, &running.choice.revision);
         let usage = answer.and_then(|(_, body)| last_usage(body).ok().flatten());
         self.shared.handover().log(LogEntry {
             id: running.id.to_owned(),
@@ -384,7 +389,7 @@ impl Connection {
             path: outgoing.path.clone(),
             model: revision.model.clone(),
             revision: revision.revision.clone(),
-            upstream: running.flight.endpoint.url.clone(),
+            upstream: running.choice.endpoint.url.clone(),
             code: if outcome == "ok" { 200 } else { 499 },
             outcome,
             ended_s: unix_time().as_secs_f64(),
@@ -446,8 +451,7 @@ fn random_id() -> [u8; ID_BYTES] {
 /// A time as `Date` has it.
 pub fn http_date(unix_s: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // Years begin in March here, so that the day of a leap year is the last one.
     let shifted = days + 719_468;

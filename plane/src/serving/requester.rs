@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::lane::Lane;
 use crate::routing::table::{Named, Route};
 use crate::wire::headers::{self, line, to_upstream, RequestHeaders};
+use crate::wire::inference::model_in;
 use crate::wire::request_fields::{client, sticky_key, tenant, RequestFields};
 use crate::wire::responses::writes_text;
 use crate::wire::subset::{plain_head, PlainHead, MAX_LINES};
@@ -80,7 +81,8 @@ fn parsed<'a, 'h>(
         return Err("long_head");
     }
     let head = received.get(..head_bytes).unwrap_or_default();
-    let plain = plain_head(head, &request, &lane.settings.paths, lane.settings.max_body_bytes);
+    let is_path = |path: &str| model_in(path).is_some() || lane.settings.paths.iter().any(|known| known == path);
+    let plain = plain_head(head, &request, is_path, lane.settings.max_body_bytes);
     Ok(Some((head_bytes, (plain.map_err(|why| why.name())?, request.headers))))
 }
 
@@ -93,8 +95,19 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let parsed = parsed(lane, request, &mut lines).map_err(Refused::new)?;
     let (_, (head, listed)) = parsed.ok_or(Refused::new("lines"))?;
     let body = request.get(framed.head_bytes..).unwrap_or_default();
-    let fields = RequestFields::parse(body).map_err(|why| Refused::new(why.0))?;
-    let route = route_of(lane, &fields)?;
+    let in_path = model_in(head.path);
+    let fields = match in_path {
+        // It may be of any type, and nothing of it is looked at.
+        Some(_) => RequestFields::parse(b"{}"),
+        None => RequestFields::parse(body),
+    };
+    let fields = fields.map_err(|why| Refused::new(why.0))?;
+    let model = in_path.or(fields.model.as_deref()).filter(|model| !model.is_empty());
+    let model = model.ok_or(Refused::new("no_model"))?;
+    let route = route_of(lane, model)?;
+    if in_path.is_some() && model != route.model {
+        return Err(Refused::of(&route, "model_path"));
+    }
     if fields.streams() {
         return Err(Refused::of(&route, "stream"));
     }
@@ -113,7 +126,6 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     if !tenant.is_empty() {
         prove(lane, &mut sent, &tenant, &route.name);
     }
-    let model = fields.model.as_deref().unwrap_or_default();
     let rewritten = if model == route.model { Ok(body.to_vec()) } else { fields.with_model(body, &route.model) };
     let client_request_id = headers::first_value(listed, "x-request-id").unwrap_or_default();
     Ok(Outgoing {
@@ -128,8 +140,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     })
 }
 
-fn route_of(lane: &Lane, fields: &RequestFields<'_>) -> Result<Arc<Route>, Refused> {
-    let model = fields.model.as_deref().filter(|model| !model.is_empty()).ok_or(Refused::new("no_model"))?;
+fn route_of(lane: &Lane, model: &str) -> Result<Arc<Route>, Refused> {
     match lane.table().names.get(model) {
         None => Err(Refused::new("unknown_model")),
         Some(Named::Other(id, reason)) => Err(Refused { reason, model: id.clone() }),
@@ -143,7 +154,11 @@ fn route_of(lane: &Lane, fields: &RequestFields<'_>) -> Result<Arc<Route>, Refus
 fn prove(lane: &Lane, sent: &mut Vec<u8>, tenant: &str, deployment: &str) {
     let unix_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     if let Some(signer) = crate::handover::locked(&lane.signer).as_mut() {
-        line(sent, "X-Slipway-Tenant-Proof", signer.sign(tenant, deployment, "", unix_s.as_secs_f64()).proof.as_bytes());
+        line(
+            sent,
+            "X-Slipway-Tenant-Proof",
+            signer.sign(tenant, deployment, "", unix_s.as_secs_f64()).proof.as_bytes(),
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is read of and written into HTTP messages and events: twins of the gateway's `wire/`.
 
 pub mod headers;
+pub mod inference;
 pub mod json_values;
 pub mod members;
 pub mod request_fields;

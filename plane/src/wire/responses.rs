@@ -1,6 +1,7 @@
 //! Finds responses that are good for certain, so that no one has to look at them. Any other one is Python's, which has
 //! the only classifier (`wire/responses.py`).
 
+use super::inference::model_in;
 use super::json_values::{decoded, does_nothing, is_null, is_text, text_of, Members};
 
 /// Paths whose responses are no text: embeddings, scores and tokens, and those of classic models.
@@ -28,7 +29,7 @@ const PLACES: usize = 1 << 15;
 
 /// Whether the responses of a path are text.
 pub fn writes_text(path: &str) -> bool {
-    !WITHOUT_TEXT.contains(&path)
+    !WITHOUT_TEXT.contains(&path) && model_in(path).is_none()
 }
 
 /// Whether a model computes the responses of a path.
