@@ -118,6 +118,13 @@ class Handed:
     def take_first_bytes(self) -> bytes:
         """What was read, at least one byte; the second call returns none."""
 
+    @property
+    def returns(self) -> tuple[bool, bool]:
+        """Whether the connection may be given back to the lane: at once, or when there is another table."""
+
+    def give_back(self, lane: Lane, descriptor: int) -> None:
+        """The lane serves the connection again, by a descriptor that is the lane's from here on. Raises ValueError."""
+
     def take_begun(self) -> Begun | None:
         """What the lane did with its first request; None: nothing, or it was taken before."""
 

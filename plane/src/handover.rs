@@ -89,6 +89,18 @@ pub struct Handed {
     pub place: Place,
     /// Its first request, where that was sent to an endpoint.
     pub begun: Option<Box<Begun>>,
+    pub returns: Returns,
+}
+
+/// Whether Python may give a connection back once it waits for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    /// What its client sends is nothing for the fast lane.
+    Never,
+    /// The next request may be plain.
+    AtOnce,
+    /// The next table may have plain routes for it.
+    WithTable,
 }
 
 /// What happened since Python last took the news.

@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision, RevisionCounts};
 use crate::forwarding::poison::Suspects;
-use crate::handover::locked;
+use crate::handover::{locked, Place};
 use crate::judging::samples::GenerationSamples;
 use crate::limits::places::Places;
 use crate::routing::router::Backend;
@@ -96,6 +98,9 @@ pub struct Lane {
     is_open: Mutex<Result<(), &'static str>>,
     table: Mutex<Arc<Table>>,
     live: Mutex<Live>,
+    /// Connections that Python gives back, with no request on them.
+    returned: Mutex<Vec<(std::net::TcpStream, Place)>>,
+    pub has_returned: Notify,
     /// Python's clock, and when it showed this.
     clock: (f64, Instant),
 }
@@ -122,6 +127,8 @@ impl Lane {
             is_open: Mutex::new(Err("table")),
             table: Mutex::default(),
             live: Mutex::default(),
+            returned: Mutex::default(),
+            has_returned: Notify::new(),
             clock: (now_s, Instant::now()),
         }
     }
@@ -129,6 +136,17 @@ impl Lane {
     /// Seconds of Python's clock.
     pub fn now_s(&self) -> f64 {
         self.clock.0 + self.clock.1.elapsed().as_secs_f64()
+    }
+
+    /// A connection is the lane's again.
+    pub fn give_back(&self, stream: std::net::TcpStream, place: Place) {
+        locked(&self.returned).push((stream, place));
+        self.has_returned.notify_one();
+    }
+
+    /// Connections that were given back since the last call.
+    pub fn take_returned(&self) -> Vec<(std::net::TcpStream, Place)> {
+        std::mem::take(&mut *locked(&self.returned))
     }
 
     /// Whether requests are served here at all; an error says why not.

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, sleep_until, Instant};
 
-use crate::handover::{locked, HandOver, Handed, Place, FIRST_BYTES};
+use crate::handover::{locked, HandOver, Handed, Place, Returns, FIRST_BYTES};
 use crate::lane::Lane;
 use crate::limits::connections::address_owner;
 use crate::limits::places::{Places, Refusal};
@@ -198,10 +198,28 @@ fn serve(shared: &Arc<Shared>, sockets: Vec<Socket>) -> io::Result<()> {
             tokio::select! {
                 _ = orders.wait_for(|orders| orders.stops) => return Ok(()),
                 _ = sweeps.tick() => if let Some(lane) = &shared.lane { lane.pool.close_unused() },
+                () = returned(shared) => serve_returned(shared),
                 Some(ended) = ports.join_next() => ended.map_err(io::Error::other)??,
             }
         }
     })
+}
+
+/// Returns when Python has given connections back.
+async fn returned(shared: &Shared) {
+    match &shared.lane {
+        Some(lane) => lane.has_returned.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn serve_returned(shared: &Arc<Shared>) {
+    let Some(lane) = &shared.lane else { return };
+    for (stream, place) in lane.take_returned() {
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            tokio::spawn(api::serve(Silent::new(shared.clone()), lane.clone(), stream, place));
+        }
+    }
 }
 
 /// Accepts until the port is to close. Returns an error with which no further connection can come.
@@ -334,7 +352,7 @@ async fn await_first_bytes(silent: Silent, stream: TcpStream, place: Place) {
             Ok(first_bytes) if first_bytes.is_empty() => return, // the client left
             Ok(first_bytes) => {
                 let Ok(stream) = stream.into_std() else { return };
-                shared.handover.hand(Handed { stream, first_bytes, place, begun: None }, room);
+                shared.handover.hand(Handed { stream, first_bytes, place, begun: None, returns: Returns::Never }, room);
                 return;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -273,22 +274,69 @@ async def test_requests_in_pieces_and_pipelined_are_served_in_their_order() -> N
     async with two_lanes() as (_, gate, _):
         reader, writer = await connect(gate)
         whole = post()
-        for begin in range(0, len(whole), 7):
-            writer.write(whole[begin : begin + 7])
+        for part in (whole[:-9], whole[-9:-4], whole[-4:]):
+            writer.write(part)
             await writer.drain()
+            await asyncio.sleep(0.01)
+        await read_response(reader)
         writer.write(post(more=b"X-Request-Id: second\r\n") + post(more=b"X-Request-Id: third\r\n"))
-        ids = [(await read_response(reader))[1]["x-request-id"] for _ in range(3)]
-        assert ids[1:] == ["second", "third"]
-        # With the first other one, the connection is Python's.
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n" + post(more=b"X-Request-Id: last\r\n"))
-        assert (await read_response(reader))[0] == 200
-        assert (await read_response(reader))[1]["x-request-id"] == "last"
+        ids = [(await read_response(reader))[1]["x-request-id"] for _ in range(2)]
+        assert ids == ["second", "third"]
         await drop(writer)
-        await until_async(lambda: sum(gate.outcomes().values()) == 5)
-        assert (fast(gate), reasons(gate)) == (3, {"method": 1})
+        await until_async(lambda: sum(gate.outcomes().values()) == 3)
+        assert (fast(gate), reasons(gate)) == (1, {"pipelined": 1})
 
 
-@pytest.mark.parametrize(("cut", "reason"), [(20, "slow_head"), (-5, "slow_body")])
+async def test_a_request_behind_one_that_runs_is_pythons_with_it() -> None:
+    async with two_lanes() as (_, gate, server):
+        reader, writer = await connect(gate)
+        writer.write(post(more=b"X-Request-Id: first\r\nx-want: slow\r\n"))
+        await until_async(lambda: len(server.seen) == 1)
+        writer.write(post(more=b"X-Request-Id: second\r\n"))
+        ids = [(await read_response(reader))[1]["x-request-id"] for _ in range(2)]
+        assert (ids, len(server.seen)) == (["first", "second"], 2)
+        await drop(writer)
+        assert reasons(gate) == {"pipelined": 1}
+
+
+async def test_a_connection_comes_back_when_its_next_request_may_be_plain() -> None:
+    async with two_lanes() as (_, gate, _):
+        reader, writer = await connect(gate)
+        for _ in range(5):
+            writer.write(post(more=b"x-want: 404\r\n"))
+            assert (await read_response(reader))[0] == 404
+            writer.write(post())
+            assert (await read_response(reader))[0] == 200
+        await until_async(lambda: gate.outcomes() == {"client_error": 5, "ok": 5})
+        assert (fast(gate), reasons(gate)) == (5, {"status": 5})
+        assert gate.metrics.registry.get_sample_value("slipway_gateway_connections") == 1
+        # What is none of HTTP's subset keeps it in Python.
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await read_response(reader))[0] == 200
+        writer.write(post())
+        assert (await read_response(reader))[0] == 200
+        assert (fast(gate), reasons(gate)) == (5, {"status": 5, "method": 1})
+        await drop(writer)
+        await until_async(lambda: gate.metrics.registry.get_sample_value("slipway_gateway_connections") == 0)
+
+
+async def test_a_connection_comes_back_when_its_route_is_plain_again() -> None:
+    async with two_lanes() as (_, gate, server):
+        reader, writer = await connect(gate)
+        plain = harness.table(5, ("rev", 100, [server.url]))
+        route = replace(plain.routes["default/chat"], generation=4, feedback=True)
+        gate.balancer.publish(replace(plain, routes={route.name: route}, models={"chat": route}))
+        for generation, served in ((4, 0), (5, 0), (5, 1)):
+            if generation == 5:
+                gate.balancer.publish(plain)
+            writer.write(post())
+            assert (await read_response(reader))[0] == 200
+            assert fast(gate) == served
+        assert reasons(gate) == {"feedback": 1}
+        await drop(writer)
+
+
+@pytest.mark.parametrize(("cut", "reason"), [(20, "part_head"), (-5, "slow_body")])
 async def test_a_request_that_stops_is_pythons(cut: int, reason: str) -> None:
     async with two_lanes() as (_, gate, _):
         reader, writer = await connect(gate)
@@ -435,9 +483,9 @@ async def test_a_server_that_cannot_be_reached_is_tried_once_and_another_one_ans
             await until_async(lambda gate=gate: gate.outcomes() == {"ok": 12})  # type: ignore[misc]
         python, both = (report(gate)["revisions"]["rev"] for gate in lanes[:2])
         assert both["requests"] == python["requests"] == 12
-        # The fifth failure ejects it.
-        assert both["failures"] == python["failures"] == 5
-        assert reasons(lanes[1])["connect"] >= 1
+        # The fifth failure ejects it; which server an unloaded gateway prefers is by the id of each request.
+        assert 1 <= reasons(lanes[1])["connect"] == both["failures"] <= 5
+        assert python["failures"] <= 5
 
 
 async def test_successes_in_the_fast_lane_keep_a_server_from_being_ejected() -> None:

@@ -95,7 +95,7 @@ class LoadBalancer:
             return
 
         def state_of(route: Route) -> "tuple[_native.Generation | None, bool, float | None]":
-            samples = self.first_attempts.samples.epoch(route, self._clock())
+            samples = self.first_attempts.samples.epoch(route, self._clock(), is_used=False)
             counted = samples.in_lane if samples else None
             return counted, self.failsafe.is_cut_off(route), self.failsafe.valid_for_s(route)
 

@@ -175,6 +175,7 @@ class GenerationSamples:
         self._open: dict[OutcomeRecorder, CountedAttempt] = {}
         # Whether attempts that have not ended count: only if there is another revision to compare with.
         self.keeps_open = len(self._revisions) > 1
+        self.is_used = False  # whether anything was counted, so that it is reported
         self.in_lane: _native.Generation | None = None
         self._units: CountedSessions
         if lane is None:
@@ -276,6 +277,7 @@ class GenerationSamples:
     def _add_lane(self) -> None:
         """Adds what the fast lane has counted since the last time."""
         for revision, (assigned, requests, units, slow, late) in (self.in_lane.take() if self.in_lane else {}).items():
+            self.is_used = True
             counts = self._revisions[revision]
             counts.assigned += assigned
             counts.requests += requests
@@ -317,12 +319,12 @@ class Samples:
         """Bins of the route's predictions: one set for all generations of a rollout."""
         return self._bins.setdefault((route.name, route.uid), PredictionBins())
 
-    def epoch(self, route: Route, now_s: float = 0.0) -> GenerationSamples | None:
+    def epoch(self, route: Route, now_s: float = 0.0, *, is_used: bool = True) -> GenerationSamples | None:
         """Samples of the route's present generation; begins them when the generation is new, and drops old ones.
 
         A request that outlives its generation still counts there. None where this generation, or a later one, has
         counted with other weights, as after an old status was restored: nothing is counted twice under one number. The
-        operator publishes a higher number within a second.
+        operator publishes a higher number within a second. `is_used` False: it is not reported before it has counts.
         """
         epochs = self._epochs.setdefault((route.name, route.uid), [])
         if not epochs or epochs[-1].generation < route.generation:
@@ -331,6 +333,7 @@ class Samples:
                 old.end()
             del epochs[:-GENERATIONS]
         last = epochs[-1]
+        last.is_used |= is_used
         return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
     def generation(self, route: Route, generation: int) -> GenerationSamples | None:
@@ -355,4 +358,5 @@ class Samples:
 
     def report(self, route: Route, now_s: float) -> list[GenerationCounts]:
         """Reports of the route's generations, the oldest first; the shape is in docs/contracts.md."""
-        return [epoch.report(now_s) for epoch in self._epochs.get((route.name, route.uid), ())]
+        made = [(epoch.report(now_s), epoch) for epoch in self._epochs.get((route.name, route.uid), ())]
+        return [report for report, epoch in made if epoch.is_used]

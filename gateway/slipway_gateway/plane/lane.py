@@ -58,7 +58,8 @@ class FastLane:
     ) -> None:
         assert NATIVE is not None
         self._usable, self._metrics, self._clock = usable, metrics, clock
-        self.is_draining = False
+        self.is_draining = self.is_open = False
+        self.tables = 0  # how many were published
         self.in_flight: _native.Places = NATIVE.Places(settings.max_inflight, settings.max_client_percentage)
         self._sessions: _native.Sessions = NATIVE.Sessions(max_sessions)
         self.paths = frozenset(ROUTED_PATHS) - _NEVER_PLAIN
@@ -131,12 +132,15 @@ class FastLane:
         for url, count in loads.items():
             self.native.count_python(url, count)
         self._has_table = table is not None
+        self.tables += 1
         self.tenants_changed()
 
     def tenants_changed(self) -> None:
         """Whether requests need an identity may have changed."""
         reason = "draining" if self.is_draining else "" if self._has_table else "table"
-        self.native.open(reason or ("" if self._usable() else "tenants"))
+        reason = reason or ("" if self._usable() else "tenants")
+        self.is_open = not reason
+        self.native.open(reason)
 
     def drains(self) -> None:
         """From now on all requests are Python's, which announces the end of their connections."""

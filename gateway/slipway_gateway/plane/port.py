@@ -93,6 +93,11 @@ class PlanePort:
         asyncio.get_running_loop().add_reader(listener.fileno(), self._take_news)
 
     @property
+    def lane(self) -> "FastLane | None":
+        """Serves plain requests, where it does."""
+        return self._lane
+
+    @property
     def connections(self) -> int:
         """Connections that have a place, whether Python has them already or not."""
         return self._listener.connections if self._listener else 0

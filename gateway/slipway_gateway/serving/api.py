@@ -505,7 +505,9 @@ class PublicApi:
 
     def _find(self, model: str, record: RequestRecord) -> Route:
         """The route of a model. One that the tenant may not use does not exist for it."""
-        table, route = self._balancer.published.current, self._balancer.published.find(model)
+        # A request that the fast lane has sent stays with its deployment, whoever has the name now.
+        whose = record.begun.endpoint[0] if record.begun is not None else model
+        table, route = self._balancer.published.current, self._balancer.published.find(whose)
         tenant = record.identity.tenant if record.identity else None
         if table is None or route is None or not may_use(tenant, table, route):
             raise errors.model_not_found(model)

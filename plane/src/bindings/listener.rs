@@ -130,13 +130,15 @@ pub struct Handed {
     owner: String,
     connection: Mutex<(Option<std::net::TcpStream>, Vec<u8>, Option<handover::Place>)>,
     begun: Mutex<Option<Box<handover::Begun>>>,
+    returns: handover::Returns,
 }
 
 impl From<handover::Handed> for Handed {
     fn from(handed: handover::Handed) -> Self {
-        let handover::Handed { stream, first_bytes, place, begun } = handed;
+        let handover::Handed { stream, first_bytes, place, begun, returns } = handed;
         let owner = place.owner().to_owned();
-        Handed { owner, connection: Mutex::new((Some(stream), first_bytes, Some(place))), begun: Mutex::new(begun) }
+        let connection = Mutex::new((Some(stream), first_bytes, Some(place)));
+        Handed { owner, connection, begun: Mutex::new(begun), returns }
     }
 }
 
@@ -154,6 +156,25 @@ impl Handed {
 
     fn take_first_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &std::mem::take(&mut locked(&self.connection).1))
+    }
+
+    /// Whether the connection may be given back to the lane: at once, or with the next table.
+    #[getter]
+    fn returns(&self) -> (bool, bool) {
+        (self.returns == handover::Returns::AtOnce, self.returns == handover::Returns::WithTable)
+    }
+
+    /// The lane serves the connection again. `descriptor`: of its socket, which is the lane's from here on.
+    fn give_back(&self, lane: &Lane, descriptor: i32) -> PyResult<()> {
+        if descriptor < 0 {
+            return Err(PyValueError::new_err("descriptor: it is negative"));
+        }
+        // SAFETY: the caller made this descriptor for the lane, so that nothing else closes it.
+        let stream = std::net::TcpStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        if let Some(place) = locked(&self.connection).2.take() {
+            lane.0.give_back(stream, place);
+        }
+        Ok(())
     }
 
     fn take_begun(&self) -> Option<Begun> {

@@ -15,8 +15,6 @@ use crate::upstream::pool::EndpointConnection;
 const MAX_LINES: usize = 64;
 const READ_BYTES: usize = 8 << 10;
 const STREAM: &[u8] = b"text/event-stream";
-/// What a client may send behind its request before its connection is no longer read.
-const MAX_NEXT_BYTES: usize = 64 << 10;
 
 /// Where a whole response is in what was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,21 +58,31 @@ pub struct Waiting<'a> {
     pub next: &'a mut Vec<u8>,
 }
 
+/// What a client did while its response was awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    /// It closed its connection, or its half of it.
+    Left,
+    /// It sent more, which Python bounds.
+    Sent,
+}
+
 impl Waiting<'_> {
-    /// Returns when the client has closed its connection, or its half of it.
-    async fn left(&mut self) {
-        while self.next.len() < MAX_NEXT_BYTES {
+    async fn moved(&mut self) -> Moved {
+        loop {
+            if !self.next.is_empty() {
+                return Moved::Sent;
+            }
             if self.stream.readable().await.is_err() {
-                return;
+                return Moved::Left;
             }
             self.next.reserve(READ_BYTES);
             match self.stream.try_read_buf(self.next) {
-                Ok(0) => return,
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                Ok(0) => return Moved::Left,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Moved::Left,
                 _ => {}
             }
         }
-        std::future::pending::<()>().await;
     }
 }
 
@@ -91,12 +99,17 @@ pub async fn attempt(
         Some(connection) => connection,
         None => {
             let opened = timeout(lane.settings.connect_timeout, EndpointConnection::open(endpoint.address));
-            tokio::select! {
-                opened = opened => match opened {
-                    Ok(Ok(connection)) => connection,
-                    _ => return to_python("connect", None, Vec::new(), message),
+            tokio::pin!(opened);
+            let opened = tokio::select! {
+                opened = &mut opened => opened,
+                moved = client.moved() => match moved {
+                    Moved::Left => return Attempted::ClientLeft,
+                    Moved::Sent => opened.await, // what it sent is Python's, with the connection
                 },
-                () = client.left() => return Attempted::ClientLeft,
+            };
+            match opened {
+                Ok(Ok(connection)) => connection,
+                _ => return to_python("connect", None, Vec::new(), message),
             }
         }
     };
@@ -132,7 +145,10 @@ pub async fn attempt(
                 }
             }
             _ = connection.stream.writable(), if !is_sent => {}
-            () = client.left() => return Attempted::ClientLeft,
+            moved = client.moved() => match moved {
+                Moved::Left => return Attempted::ClientLeft,
+                Moved::Sent => return to_python("pipelined", Some(connection), received, rest_of(message, sent)),
+            },
             () = &mut patience => return to_python("slow", Some(connection), received, rest_of(message, sent)),
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::{sleep_until, timeout};
 use super::requester::{frame, message, prepare, Framed, Outgoing, Refused};
 use crate::balancing::in_flight::Flight;
 use crate::forwarding::sender::{attempt, Attempted, Waiting, Whole};
-use crate::handover::{locked, Begun, Handed, Place};
+use crate::handover::{locked, Begun, Handed, Place, FIRST_BYTES};
 use crate::judging::samples::{stratum, EndedAttempt};
 use crate::lane::Lane;
 use crate::listener::{Panics, Shared, Silent};
@@ -143,8 +143,10 @@ impl Connection {
     }
 
     fn read(&mut self) -> io::Result<usize> {
-        self.received.reserve(READ_BYTES);
-        self.stream.try_read_buf(&mut self.received)
+        self.received.reserve(FIRST_BYTES);
+        let size = self.stream.try_read_buf(&mut self.received);
+        self.received.shrink_to_fit();
+        size
     }
 
     /// Reads more of a request. False: it did not come in time, or its client left.
@@ -169,24 +171,29 @@ impl Connection {
         if let Err(reason) = self.lane.is_open() {
             return Next::Python(Refused::new(reason), None);
         }
-        let deadline = Instant::now() + self.lane.settings.patience;
-        let (framed, began) = loop {
-            match frame(&self.lane, &self.received) {
-                Err(reason) => return Next::Python(Refused::new(reason), None),
-                Ok(Some(framed)) => break (framed, Instant::now()),
-                Ok(None) if self.read_more(deadline).await => {}
-                Ok(None) => return Next::Python(Refused::new("slow_head"), None),
-            }
+        // A part of a head is Python's, and so are bytes behind a request: it counts them for their client.
+        let framed = match frame(&self.lane, &self.received) {
+            Err(reason) => return Next::Python(Refused::new(reason), None),
+            Ok(None) => return Next::Python(Refused::new("part_head"), None),
+            Ok(Some(framed)) => framed,
         };
+        let began = Instant::now();
+        let deadline = began + self.lane.settings.patience;
         let size = framed.head_bytes + framed.body_bytes;
+        if self.received.len() > size {
+            return Next::Python(Refused::new("pipelined"), None);
+        }
         // The request, its copy for the endpoint, and room for a response.
         if !self.held.set(2 * size + self.lane.settings.max_response_bytes.min(READ_BYTES)) {
-            return Next::Python(Refused::new("memory"), None);
+            return Next::Python(Refused::once("memory"), None);
         }
         while self.received.len() < size {
             if !self.read_more(deadline).await {
-                return Next::Python(Refused::new("slow_body"), None);
+                return Next::Python(Refused::once("slow_body"), None);
             }
+        }
+        if self.received.len() > size {
+            return Next::Python(Refused::new("pipelined"), None);
         }
         let id = hexadecimal(&random_id());
         let owner = self.place.owner();
@@ -200,7 +207,7 @@ impl Connection {
     /// Sends a request to an endpoint, and its response to the client.
     async fn forward(&mut self, framed: Framed, began: Instant, id: &str, outgoing: Outgoing) -> Next {
         let (lane, route) = (self.lane.clone(), outgoing.route.clone());
-        let python = |reason| Next::Python(Refused { reason, model: route.id.clone() }, None);
+        let python = |reason| Next::Python(Refused::of(&route, reason), None);
         let is_suspect = locked(&lane.suspects).may_be_blamed(&outgoing.client, &outgoing.path, outgoing.body.len());
         if is_suspect {
             return python("suspect");
@@ -211,7 +218,7 @@ impl Connection {
         let flight = Flight::begin(&choice.endpoint, &choice.revision, &route.activity);
         let sent = Instant::now();
         let size = framed.head_bytes + framed.body_bytes;
-        let mut next = self.received.split_off(size);
+        let mut next = Vec::new();
         let whole_message = message(&outgoing, &choice.endpoint.prefix, &choice.endpoint.host);
         let client = Waiting { stream: &self.stream, next: &mut next };
         let deadline = sent + lane.settings.patience;
@@ -260,7 +267,7 @@ impl Connection {
             in_flight: Some(in_flight),
             flight: Some(flight),
         };
-        Next::Python(Refused { reason, model: route.id.clone() }, Some(Box::new(begun)))
+        Next::Python(Refused::of(&route, reason), Some(Box::new(begun)))
     }
 
     /// The whole response to the client, and whether its connection stays. None: Python makes it.
@@ -432,7 +439,9 @@ impl Connection {
         let Some(room) = self.shared.handover().room().await else { return };
         let Ok(stream) = self.stream.into_std() else { return };
         let first_bytes = std::mem::take(&mut self.received);
-        self.shared.handover().hand(Handed { stream, first_bytes, place: self.place, begun }, room);
+        self.shared
+            .handover()
+            .hand(Handed { stream, first_bytes, place: self.place, begun, returns: refused.returns }, room);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::handover::Returns;
 use crate::lane::Lane;
 use crate::routing::table::{Named, Route};
 use crate::wire::headers::{self, line, to_upstream, RequestHeaders};
@@ -15,15 +16,23 @@ use crate::wire::subset::{plain_head, PlainHead, MAX_LINES};
 pub struct Refused {
     pub reason: &'static str,
     pub model: String,
+    pub returns: Returns,
 }
 
 impl Refused {
+    /// Of the message itself, or of all requests for now.
     pub fn new(reason: &'static str) -> Self {
-        Refused { reason, model: String::new() }
+        let returns = if reason == "table" { Returns::WithTable } else { Returns::Never };
+        Refused { reason, model: String::new(), returns }
     }
 
-    fn of(route: &Route, reason: &'static str) -> Self {
-        Refused { reason, model: route.id.clone() }
+    /// Of the body, or of the state of the gateway: the next request may be another one.
+    pub fn once(reason: &'static str) -> Self {
+        Refused { reason, model: String::new(), returns: Returns::AtOnce }
+    }
+
+    pub fn of(route: &Route, reason: &'static str) -> Self {
+        Refused { reason, model: route.id.clone(), returns: Returns::AtOnce }
     }
 }
 
@@ -101,9 +110,9 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
         Some(_) => RequestFields::parse(b"{}"),
         None => RequestFields::parse(body),
     };
-    let fields = fields.map_err(|why| Refused::new(why.0))?;
+    let fields = fields.map_err(|why| Refused::once(why.0))?;
     let model = in_path.or(fields.model.as_deref()).filter(|model| !model.is_empty());
-    let model = model.ok_or(Refused::new("no_model"))?;
+    let model = model.ok_or(Refused::once("no_model"))?;
     let route = route_of(lane, model)?;
     if in_path.is_some() && model != route.model {
         return Err(Refused::of(&route, "model_path"));
@@ -142,8 +151,8 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
 
 fn route_of(lane: &Lane, model: &str) -> Result<Arc<Route>, Refused> {
     match lane.table().names.get(model) {
-        None => Err(Refused::new("unknown_model")),
-        Some(Named::Other(id, reason)) => Err(Refused { reason, model: id.clone() }),
+        None => Err(Refused::once("unknown_model")),
+        Some(Named::Other(id, reason)) => Err(Refused { reason, model: id.clone(), returns: Returns::WithTable }),
         Some(Named::Plain(route)) => match route.why_python() {
             Some(reason) => Err(Refused::of(route, reason)),
             None => Ok(route.clone()),
