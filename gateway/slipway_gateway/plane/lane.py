@@ -65,7 +65,7 @@ class FastLane:
         self.paths = frozenset(ROUTED_PATHS) - _NEVER_PLAIN
         self.native: _native.Lane = NATIVE.Lane(
             paths=sorted(self.paths),
-            max_body_bytes=settings.plane_max_body_bytes,
+            max_body_bytes=min(settings.plane_max_body_bytes, settings.max_body_bytes),
             max_head_bytes=MAX_HEAD_BYTES,
             max_response_bytes=MAX_RESPONSE_BYTES,
             sticky_by=settings.sticky_by,
