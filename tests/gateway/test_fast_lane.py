@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ from aiohttp import web
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_plane import NATIVE, WHY_MISSING
 from testkit.until import until_async
+from tests.plane.mutation import varying
 
 from . import harness
 from .harness import Gateway, Upstream, drop, upstream
@@ -70,7 +72,13 @@ async def answer(request: web.Request) -> web.StreamResponse:
         case "text":
             return web.Response(text="hello")
         case "headers":
-            more = {"Set-Cookie": "a=b", "X-Slipway-Revision": "mine", "X-Own": "1", "Server": "engine", "Keep-Alive": "5"}
+            more = {
+                "Set-Cookie": "a=b",
+                "X-Slipway-Revision": "mine",
+                "X-Own": "1",
+                "Server": "engine",
+                "Keep-Alive": "5",
+            }
             return web.json_response(ANSWER, headers=more)
         case "slow":
             await asyncio.sleep(1.6)
@@ -146,7 +154,9 @@ def seen_by(server: Upstream) -> tuple[list[tuple[str, str]], bytes, str]:
 
 def shown(response: aiohttp.ClientResponse) -> dict[str, str]:
     """Headers of a response, but those of chance."""
-    return {name.lower(): value for name, value in response.headers.items() if name.lower() not in ("x-request-id", "date")}
+    return {
+        name.lower(): value for name, value in response.headers.items() if name.lower() not in ("x-request-id", "date")
+    }
 
 
 REQUESTS: Mapping[str, tuple[dict[str, str], dict[str, Any], str, str]] = {
@@ -595,3 +605,59 @@ async def test_a_sample_is_counted_again_and_a_difference_is_shown(monkeypatch: 
         monkeypatch.setattr("slipway_gateway.plane.recount.assign_revision", lambda route, key: "other")
         await (await gate.post()).read()
         await until_async(lambda: results(gate) == {"same": 11, "revision": 1})
+
+
+TOKENS = (
+    *(b"\r\n", b"\n", b"\r", b" ", b"\t", b":", b"\0", b"\xff", b"HTTP/1.0", b"HTTP/1.1", b"GET ", b"POST  "),
+    *(
+        b"Content-Length: 5\r\n",
+        b"Content-Length: +16\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Expect: 100-continue\r\n",
+    ),
+    *(b"Connection: close\r\n", b"Connection: upgrade\r\n", b"Host: y\r\n", b"Content-Type: a\r\n", b" folded\r\n"),
+    *(
+        b'"model":"chat",',
+        b'"stream":true,',
+        b'"user":"u",',
+        b"\\u0063",
+        b"[[[[",
+        b"}",
+        b'"',
+        b"\xef\xbb\xbf",
+        b"X-Slipway-Stream: a\r\n",
+    ),
+)
+
+
+async def outcome_of(gate: Gateway, raw: bytes) -> tuple[int, bytes]:
+    """The status and the body of the response to these bytes; 0 without one, or where nothing came for a while."""
+    reader, writer = await connect(gate)
+    try:
+        writer.write(raw)
+        async with asyncio.timeout(2.5):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            body = await reader.readexactly(int(length[1])) if length else b""
+        return int(head.split(b" ")[1]), body
+    except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+        return 0, b""
+    finally:
+        await drop(writer)
+
+
+@pytest.mark.parametrize("cases", [120, pytest.param(20_000, marks=pytest.mark.extended)])
+async def test_what_a_stranger_sends_gets_the_same_response_in_both_lanes(cases: int) -> None:
+    """There is no second opinion on malformed bytes: what the lane is not sure of is judged by Python."""
+    random, vary = Random(7), varying(TOKENS)
+    first = post(b'{"model":"chat","messages":[{"role":"user","content":"hi"}],"max_tokens":3}', b"Accept: */*\r\n")
+    async with two_lanes(hold_timeout_s=0.1) as (python, both, _):
+        for begin in range(0, cases, 40):
+            raws = [vary(first, random) for _ in range(min(40, cases - begin))]
+            one_s, other_s = await asyncio.gather(
+                *(asyncio.gather(*(outcome_of(gate, raw) for raw in raws)) for gate in (python, both))
+            )
+            for raw, one, other in zip(raws, one_s, other_s, strict=True):
+                assert one == other, raw
+        assert 0.02 * cases < fast(both) < 0.9 * cases
+        await until_async(lambda: python.outcomes() == both.outcomes())

@@ -21,7 +21,9 @@ pytestmark = needs_plane
 
 REVISIONS, WEIGHTS = ("a", "b", "c"), {"a": 20, "b": 80}
 KEYS = st.one_of(
-    st.integers(0, 30).map(lambda n: f"session:{n}"), st.integers(0, 9).map(lambda n: f"request:{n}"), st.text(max_size=4)
+    st.integers(0, 30).map(lambda n: f"session:{n}"),
+    st.integers(0, 9).map(lambda n: f"request:{n}"),
+    st.text(max_size=4),
 )
 STEPS = st.tuples(
     st.sampled_from(["assign", "assign", "assign", "has", "remember", "first", "first_end"]),
@@ -87,7 +89,9 @@ CHOICES = st.dictionaries(st.sampled_from(["index", "text", "delta", "finish_rea
 CHOICES = st.one_of(
     CHOICES,
     st.builds(lambda more, message: more | {"message": message}, CHOICES, MESSAGES),
-    st.fixed_dictionaries({"index": st.just(0), "message": MESSAGES, "finish_reason": st.sampled_from(["stop", "length", None])}),
+    st.fixed_dictionaries(
+        {"index": st.just(0), "message": MESSAGES, "finish_reason": st.sampled_from(["stop", "length", None])}
+    ),
     st.fixed_dictionaries({"text": TEXTS, "finish_reason": st.sampled_from(["stop", "length", None])}),
 )
 NAMES = ("text", "token", "finish_reason", "error", "object", "type", "response", "output", "code", "id", "data")
@@ -96,7 +100,18 @@ BODIES = st.builds(
     st.dictionaries(st.sampled_from(NAMES), VALUES | st.sampled_from(["response", "length"]), max_size=3),
     st.one_of(st.just({}), st.lists(CHOICES, max_size=2).map(lambda found: {"choices": found})),
 )
-TOKENS = (b'"length"', b"null", b'""', b"[]", b"{}", b'"error":{}', b'"error":"x"', b'"choices":[', b'"text":"a",', b"\\u0061")
+TOKENS = (
+    b'"length"',
+    b"null",
+    b'""',
+    b"[]",
+    b"{}",
+    b'"error":{}',
+    b'"error":"x"',
+    b'"choices":[',
+    b'"text":"a",',
+    b"\\u0061",
+)
 _good = [0]
 
 

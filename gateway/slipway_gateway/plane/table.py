@@ -54,9 +54,7 @@ def compile_table(table: RouteTable | None, host_of: Callable[[str], str]) -> li
     return [_compile(table, route, tuple(names[route.name]), host_of) for route in table.routes.values()]
 
 
-def _compile(
-    table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str]
-) -> CompiledRoute:
+def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str]) -> CompiledRoute:
     reason, backends = why_python(route), []
     for backend in route.backends:
         endpoints = [endpoint_of(url, host_of) for url in table.urls(route, backend.revision)]

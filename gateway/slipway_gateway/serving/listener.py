@@ -330,7 +330,11 @@ class _Connection(ServerConnection):
         if self.handed is None or lane is None or not isinstance(transport, asyncio.Transport):
             return False
         at_once, with_table = self.handed.returns
-        if not (at_once or (with_table and lane.tables != self._tables)) or not lane.is_open or self._keepalive is False:
+        if (
+            not (at_once or (with_table and lane.tables != self._tables))
+            or not lane.is_open
+            or self._keepalive is False
+        ):
             return False
         rests = self._heads.held_bytes or transport.get_write_buffer_size() or transport.is_closing()
         if rests or self._payload_parser is not None or self._upgraded or self._head_timer is not None:

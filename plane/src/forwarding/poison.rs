@@ -69,3 +69,32 @@ impl Suspects {
         self.answered.contains(&self.hasher.hash_one((client, path, body)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_with_most_forgets_first() {
+        let mut suspects = Suspects::default();
+        let (large, small): (Arc<str>, Arc<str>) = ("large".into(), "small".into());
+        for n in 0..10_u8 {
+            suspects.completed(&small, "/", &[n]);
+        }
+        for n in 0..=MAX_ANSWERED {
+            suspects.completed(&large, "/", format!("{n}").as_bytes());
+        }
+        assert!(suspects.answered.len() <= MAX_ANSWERED);
+        assert!((0..10_u8).all(|n| suspects.answered("small", "/", &[n])));
+        assert!(!suspects.answered("large", "/", b"0"));
+        assert!(suspects.answered("large", "/", format!("{MAX_ANSWERED}").as_bytes()));
+    }
+
+    #[test]
+    fn a_request_of_the_same_client_path_and_length_may_be_blamed() {
+        let mut suspects = Suspects::default();
+        suspects.blame(HashSet::from([("c".to_owned(), "/p".to_owned(), 3)]));
+        assert!(suspects.may_be_blamed("c", "/p", 3));
+        assert!(!suspects.may_be_blamed("c", "/p", 4) && !suspects.may_be_blamed("d", "/p", 3));
+    }
+}
