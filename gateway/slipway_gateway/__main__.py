@@ -183,8 +183,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls, plane=plane)
         grpc_port = await _listen_grpc(edge, balancer, settings, tls)
-        collector.spare()
-        _log_ports(runner, *admin_runners, tls=tls is not None)
+        _ports_are_open(runner, *admin_runners, tls=tls is not None)
         warmup = Warmup(open_direct(session), settings.warm_connections, clock)
         _supervise(
             tasks,
@@ -212,7 +211,9 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 
-def _log_ports(*runners: web.AppRunner, tls: bool) -> None:
+def _ports_are_open(*runners: web.AppRunner, tls: bool) -> None:
+    """Says where, and spares the collector what lives as long as the process."""
+    collector.spare()
     ports = zip(("api", "admin", "internal"), runners, strict=False)
     log.info("listening", extra={"tls": tls, **{name: runner.addresses for name, runner in ports}})
 

@@ -41,54 +41,46 @@ def completion(content: str = TEXT, finish: str = "stop") -> bytes:
     return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish}]}).encode()
 
 
+async def in_parts(request: web.Request, kind: str, *parts: bytes) -> web.StreamResponse:
+    """A response without a length."""
+    out = web.StreamResponse(headers={"Content-Type": kind})
+    await out.prepare(request)
+    for part in parts:
+        await out.write(part)
+    await out.write_eof()
+    return out
+
+
+BODIES = {
+    "long": completion("varied words " * 9000),
+    "loop": completion("again and " * 200),
+    "empty": b"",
+    "cut": completion(finish="length"),
+    "error": b'{"error":{"message":"no","type":"server_error"}}',
+}
+HEADERS = {"Set-Cookie": "a=b", "X-Slipway-Revision": "mine", "X-Own": "1", "Server": "engine", "Keep-Alive": "5"}
+
+
 async def answer(request: web.Request) -> web.StreamResponse:
     """What the header `x-want` names."""
     want = request.headers.get("x-want", "")
-    json_type = {"Content-Type": "application/json"}
-    match want:
-        case "chunked":
-            out = web.StreamResponse(headers=json_type)
-            await out.prepare(request)
-            for part in (b'{"choices":', b"[]}"):
-                await out.write(part)
-            await out.write_eof()
-            return out
-        case "stream":
-            out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await out.prepare(request)
-            await out.write(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n')
-            await out.write_eof()
-            return out
-        case "long":
-            return web.Response(body=completion("varied words " * 9000), headers=json_type)
-        case "loop":
-            return web.Response(body=completion("again and " * 200), headers=json_type)
-        case "empty":
-            return web.Response(body=b"", headers=json_type)
-        case "cut":
-            return web.Response(body=completion(finish="length"), headers=json_type)
-        case "error":
-            return web.json_response({"error": {"message": "no", "type": "server_error"}})
-        case "text":
-            return web.Response(text="hello")
-        case "headers":
-            more = {
-                "Set-Cookie": "a=b",
-                "X-Slipway-Revision": "mine",
-                "X-Own": "1",
-                "Server": "engine",
-                "Keep-Alive": "5",
-            }
-            return web.json_response(ANSWER, headers=more)
-        case "slow":
-            await asyncio.sleep(1.6)
-        case "close":
-            out = web.json_response(ANSWER)
-            out.force_close()
-            return out
-        case number if number.isdigit():
-            return web.json_response({"error": {"message": "no", "type": "x", "code": "y"}}, status=int(number))
-    return web.json_response(ANSWER)
+    if want in BODIES:
+        return web.Response(body=BODIES[want], headers={"Content-Type": "application/json"})
+    if want.isdigit():
+        return web.json_response({"error": {"message": "no", "type": "x", "code": "y"}}, status=int(want))
+    if want == "chunked":
+        return await in_parts(request, "application/json", b'{"choices":', b"[]}")
+    if want == "stream":
+        event = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+        return await in_parts(request, "text/event-stream", event, b"data: [DONE]\n\n")
+    if want == "text":
+        return web.Response(text="hello")
+    if want == "slow":
+        await asyncio.sleep(1.6)
+    response = web.json_response(ANSWER, headers=HEADERS if want == "headers" else None)
+    if want == "close":
+        response.force_close()
+    return response
 
 
 @contextlib.asynccontextmanager
@@ -109,6 +101,7 @@ async def two_lanes(*revisions: str, **changes: Any) -> AsyncIterator[tuple[Gate
 def fast(gate: Gateway) -> int:
     """Requests that the fast lane served alone."""
     gate.metrics.render()
+    assert isinstance(gate.metrics, harness.CountingMetrics)
     return gate.metrics.fast()
 
 
@@ -177,7 +170,7 @@ REQUESTS: Mapping[str, tuple[dict[str, str], dict[str, Any], str, str]] = {
     "with headers back": ({"x-want": "headers"}, {}, PATH, ""),
     "closed by the server": ({"x-want": "close"}, {}, PATH, ""),
     "a stream": ({"x-want": "stream"}, {"stream": True}, PATH, "stream"),
-    "a stream that no one asked for": ({"x-want": "stream"}, {}, PATH, "chunked"),
+    "a stream that no one calls for": ({"x-want": "stream"}, {}, PATH, "chunked"),
     "chunks": ({"x-want": "chunked"}, {}, PATH, "chunked"),
     "long": ({"x-want": "long"}, {}, PATH, "long_response"),
     "a loop": ({"x-want": "loop"}, {}, PATH, "judged"),
@@ -207,8 +200,8 @@ async def test_both_lanes_answer_and_count_alike(name: str) -> None:
         made = []
         for gate in (python, both):
             answered = await gate.post(body, path, headers=headers)
-            made.append((answered.status, shown(answered), await answered.read()))
-            made[-1] += (seen_by(server) if server.seen else None, len(server.seen))  # type: ignore[operator]
+            seen = (seen_by(server) if server.seen else None, len(server.seen))
+            made.append((answered.status, shown(answered), await answered.read(), *seen))
             server.seen.clear()
         assert made[0] == made[1]
         await until_async(lambda: sum(both.outcomes().values()) == 1)
@@ -247,14 +240,14 @@ async def test_a_session_in_both_lanes_is_one_unit() -> None:
 
 async def test_a_request_counts_as_in_flight_while_it_goes_from_one_lane_to_the_other() -> None:
     async with two_lanes() as (_, gate, _):
-        asked = asyncio.create_task(gate.post(headers={"x-want": "slow"}))
+        calls = asyncio.create_task(gate.post(headers={"x-want": "slow"}))
         await until_async(lambda: report(gate)["revisions"]["rev"]["inflight"] == 1)
         seen = set()
-        while not asked.done():
+        while not calls.done():
             now = report(gate)
             seen.add((now["revisions"]["rev"]["inflight"], sum(now["revisions"]["rev"]["pods"].values())))
             await asyncio.sleep(0.002)
-        assert (await asked).status == 200
+        assert (await calls).status == 200
         assert seen <= {(1, 1), (2, 2), (0, 0)}, "it is counted, and for a moment in both lanes"
         assert reasons(gate) == {"slow": 1}
         await until_async(lambda: report(gate)["revisions"]["rev"]["inflight"] == 0)
@@ -543,7 +536,7 @@ async def test_memory_of_the_lane_is_bounded_and_what_has_no_room_is_pythons() -
         assert gate.edge.lane is not None
         await until_async(lambda: sum(reasons(gate).values()) == 6)
         assert reasons(gate).get("memory", 0) >= 4
-        for reader, writer in writers:
+        for _, writer in writers:
             await drop(writer)
         await until_async(lambda: sum(gate.outcomes().values()) == 6)
         assert gate.edge.lane.native.held_bytes == 0
@@ -551,11 +544,11 @@ async def test_memory_of_the_lane_is_bounded_and_what_has_no_room_is_pythons() -
 
 async def test_places_in_flight_are_those_of_both_lanes() -> None:
     async with two_lanes(max_inflight=2, max_client_percentage=100) as (_, gate, server):
-        asked = [asyncio.create_task(gate.post(headers={"x-want": "slow"})) for _ in range(2)]
+        calls = [asyncio.create_task(gate.post(headers={"x-want": "slow"})) for _ in range(2)]
         await until_async(lambda: len(server.seen) == 2)
         refused = await gate.post()
         assert refused.status == 429
-        assert [(await one).status for one in asked] == [200, 200]
+        assert [(await one).status for one in calls] == [200, 200]
         await until_async(lambda: gate.outcomes() == {"ok": 2, "refused": 1})
         assert reasons(gate) == {"slow": 2, "in_flight": 1}
 
@@ -577,7 +570,7 @@ async def test_lines_of_the_access_log_are_alike() -> None:
             await sent.read()
             await until_async(lambda gate=gate: len(lines) == 1 + (gate is lanes[1]))  # type: ignore[misc]
             gate.edge.access_log._writer = before
-            before.put("", json.dumps(lines[-1]).encode())  # type: ignore[union-attr]
+            before.put("", json.dumps(lines[-1]).encode())
         for line in lines:
             assert line.keys() >= {"ts", "duration_ms", "ttft_ms", "upstream"}
         assert fast(lanes[1]) == 1
@@ -586,7 +579,7 @@ async def test_lines_of_the_access_log_are_alike() -> None:
 
 
 async def test_a_sample_is_counted_again_and_a_difference_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.plane.lane.RECOUNT_ONE_IN", 1)
+    monkeypatch.setattr("slipway_gateway.fast_lane.lane.RECOUNT_ONE_IN", 1)
 
     def results(gate: Gateway) -> dict[str, int]:
         found = {}
@@ -602,7 +595,7 @@ async def test_a_sample_is_counted_again_and_a_difference_is_shown(monkeypatch: 
             await (await gate.post({"model": "chat", "user": f"u{n}"}, headers=headers)).read()
         await (await gate.post({"rows": 1}, "/v2/models/chat/infer")).read()
         await until_async(lambda: results(gate) == {"same": 11})
-        monkeypatch.setattr("slipway_gateway.plane.recount.assign_revision", lambda route, key: "other")
+        monkeypatch.setattr("slipway_gateway.fast_lane.recount.assign_revision", lambda route, key: "other")
         await (await gate.post()).read()
         await until_async(lambda: results(gate) == {"same": 11, "revision": 1})
 

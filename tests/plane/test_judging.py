@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.judging.units import SessionMemory, SharedUnits, Units
+from slipway_gateway.judging.units import CountedSessions, SessionMemory, SharedUnits, Units
 from slipway_gateway.wire.responses import find_failures, loops
 from slipway_plane import NATIVE
 from tests.plane.mutation import varying
@@ -34,28 +34,29 @@ STEPS = st.tuples(
 )
 
 
+def _step(units: CountedSessions, step: tuple[str, str, str, str, float]) -> Any:
+    what, revision, key, client, now_s = step
+    if what == "assign":
+        return units.assign(revision, key, client, now_s)
+    if what == "first":
+        return units.first(key, revision)
+    return getattr(units, what)(key)
+
+
 @given(st.lists(STEPS, max_size=400), st.integers(1, 60))
 def test_sessions_are_counted_alike(steps: list[tuple[str, str, str, str, float]], limit: int) -> None:
     assert NATIVE is not None
     memory, shared = SessionMemory(limit), NATIVE.Sessions(limit)
     ours = [Units(WEIGHTS, 0.0, memory) for _ in range(2)]
     compiled = [SharedUnits(NATIVE.Units(shared, WEIGHTS, 0.0)) for _ in range(2)]
-    for at, (what, revision, key, client, now_s) in enumerate(steps):
-        pair = (ours[at % 3 == 0], compiled[at % 3 == 0])
-        match what:
-            case "assign":
-                one, other = (units.assign(revision, key, client, now_s) for units in pair)
-            case "first":
-                one, other = (units.first(key, revision) for units in pair)
-            case "remember":
-                one, other = (units.remember(key) for units in pair)  # type: ignore[func-returns-value]
-            case _:
-                one, other = (getattr(units, what)(key) for units in pair)
-        assert one == other
+    for at, step in enumerate(steps):
+        assert _step(ours[at % 3 == 0], step) == _step(compiled[at % 3 == 0], step)
         assert [len(units) for units in ours] == [len(units) for units in compiled]
         assert memory.taken == shared.taken
-    for units in (*ours, *compiled):
-        units.end()
+    for one in ours:
+        one.end()
+    for other in compiled:
+        other.end()
     assert (memory.taken, shared.taken) == (0, 0)
 
 

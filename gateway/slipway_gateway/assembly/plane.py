@@ -2,8 +2,8 @@
 
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
+from ..fast_lane.lane import FastLane
 from ..forwarding.proxy import Forwarding
-from ..plane.lane import FastLane
 from ..plane.port import PlanePort
 from ..serving.api import PublicApi
 from ..settings import GatewaySettings

@@ -29,7 +29,7 @@ from .usage_reports import UsageReports
 if TYPE_CHECKING:
     from slipway_plane import _native
 
-    from ..plane.lane import FastLane
+    from ..fast_lane.lane import FastLane
 
 
 class LoadBalancer:

@@ -15,7 +15,7 @@ from .poison import DEATH, POISON, Suspect, Suspects
 from .retry_state import RetryState
 
 if TYPE_CHECKING:
-    from ..plane.lane import FastLane
+    from ..fast_lane.lane import FastLane
 
 log = logging.getLogger(__name__)
 # How long a suspect waits for an endpoint where no other suspect is on trial, and the pause between two looks.

@@ -8,7 +8,7 @@ ended counts as assigned, and with lower bounds of its latencies.
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -30,12 +30,10 @@ from ..wire.responses import KINDS
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
 from .pairs import BAD, BAD_KINDS, TwinTally
 from .predictions import PredictionBins
-from .units import CountedSessions, SessionMemory, Units
+from .units import CountedSessions, SessionMemory, SharedUnits, Units
 
 if TYPE_CHECKING:
     from slipway_plane import _native
-
-    from ..plane.lane import FastLane
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
@@ -159,11 +157,21 @@ class CountedAttempt(msgspec.Struct, frozen=True):
     counts: bool = True
 
 
+class OtherLane(Protocol):
+    """The fast lane, which counts first attempts too."""
+
+    def units(self, weights: Mapping[str, int], begun_s: float) -> SharedUnits:
+        """Sessions of a generation, which both lanes count."""
+
+    def generation(self, units: SharedUnits, *, keeps_open: bool) -> "_native.Generation":
+        """Where the lane counts a generation."""
+
+
 class GenerationSamples:
     """Counts of first attempts in one generation of a route's weights."""
 
     def __init__(
-        self, route: Route, begun_s: float = 0.0, room: SessionMemory | None = None, lane: "FastLane | None" = None
+        self, route: Route, begun_s: float = 0.0, room: SessionMemory | None = None, lane: OtherLane | None = None
     ) -> None:
         """`lane`: shares its sessions, and has counts of its own."""
         self.generation, self.digest = route.generation, route.digest
@@ -299,7 +307,7 @@ class Samples:
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         """`max_entries`: sessions, and pairs of session and kind, that are remembered in all."""
         self._room = SessionMemory(max_entries)
-        self.lane: FastLane | None = None  # counts for the judge too, where there is one
+        self.lane: OtherLane | None = None  # counts for the judge too, where there is one
         self._epochs: dict[tuple[str, str], list[GenerationSamples]] = {}
         # Sessions that gave a pair to a twin shadow, across generations: which shadow and epoch, and which sessions.
         self._paired: dict[tuple[str, str], tuple[tuple[str, ...], CountedSessions]] = {}

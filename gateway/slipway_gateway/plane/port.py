@@ -1,6 +1,7 @@
 """The public port where the data plane accepts: gets connections with their first bytes, and serves them in Python."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterable
@@ -18,10 +19,9 @@ from .library import PlaneState, choose
 if TYPE_CHECKING:
     from slipway_plane import _native
 
-    from .lane import FastLane
-
 log = logging.getLogger(__name__)
 _CENTURY_S = 3e9
+_DRAIN_S = 0.25  # how often the counts of the fast lane are taken
 
 
 class Bounds(Protocol):
@@ -41,6 +41,20 @@ class Bounds(Protocol):
         """All places are taken: closes idle connections."""
 
 
+class Lane(Protocol):
+    """The fast lane, as `fast_lane.lane.FastLane` has it."""
+
+    native: "_native.Lane"
+    tables: int  # that were published so far
+    is_open: bool  # whether it serves requests
+
+    def drain(self) -> None:
+        """Adds what it counted to Python's counters."""
+
+    def recount(self, one: "_native.Recount") -> None:
+        """Counts one of its requests again."""
+
+
 class PlaneEnded(Exception):
     """The thread of the data plane ended: connections wait in the kernel until it runs again."""
 
@@ -56,14 +70,14 @@ class PlanePort:
         self._bounds: Bounds | None = None
         self._serve: Callable[[_native.Handed], asyncio.Protocol] | None = None
         self._ended: asyncio.Future[str] | None = None
-        self._lane: FastLane | None = None
+        self._lane: Lane | None = None
         self._log: AccessLog | None = None
         self._work: tuple[Callable[[], None], ...] = ()
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def join(self, lane: "FastLane", access_log: AccessLog, *work: Callable[[], None]) -> None:
+    def join(self, lane: Lane, access_log: AccessLog, *work: Callable[[], None]) -> None:
         """The fast lane serves plain requests. `access_log`: has their lines. `work`: is done from time to time."""
-        self._lane, self._log, self._work = lane, access_log, (self._take_quiet_news, *work)
+        self._lane, self._log, self._work = lane, access_log, (self._take_quiet_news, lane.drain, *work)
 
     def open(
         self,
@@ -93,7 +107,7 @@ class PlanePort:
         asyncio.get_running_loop().add_reader(listener.fileno(), self._take_news)
 
     @property
-    def lane(self) -> "FastLane | None":
+    def lane(self) -> Lane | None:
         """Serves plain requests, where it does."""
         return self._lane
 
@@ -122,13 +136,13 @@ class PlanePort:
         assert self._listener is not None
         self._ended = asyncio.get_running_loop().create_future()
         self._listener.start()
-        if self._lane is None:
-            raise PlaneEnded(await self._ended)
-        async with asyncio.TaskGroup() as tasks:
-            counting = tasks.create_task(self._lane.run(*self._work))
-            why = await self._ended
-            counting.cancel()
-        raise PlaneEnded(why)
+        while not self._ended.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_S if self._work else None):
+                    await asyncio.shield(self._ended)
+            for work in self._work:
+                work()
+        raise PlaneEnded(self._ended.result())
 
     async def close(self) -> None:
         """Ends the thread. Connections that Python does not have yet are closed."""
@@ -158,7 +172,7 @@ class PlanePort:
         if news.unlogged:
             self._metrics.access_log_dropped("total", news.unlogged)
         for one in news.recounts:
-            self._lane.recounter.look(one)
+            self._lane.recount(one)
 
     def _take_news(self) -> None:
         assert self._listener is not None

@@ -38,12 +38,12 @@ from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.jobs_process import PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume
-from ..wire.inference import ModelPath
+from ..wire.inference import ROUTED_PATHS, ModelPath
 from ..wire.request_fields import RequestFields
 from . import expect, requester
 from .admission import Admission
 from .cors import Cors
-from .inference import DESCRIBE, INFER, ROUTED_PATHS, Answer, InferenceServer
+from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
 from .tenants_report import report
 from .visible import described, listed, may_use
@@ -51,7 +51,7 @@ from .visible import described, listed, may_use
 if TYPE_CHECKING:
     from slipway_plane import _native
 
-    from ..plane.lane import FastLane
+    from ..fast_lane.lane import FastLane
 
 log = logging.getLogger(__name__)
 
@@ -244,10 +244,7 @@ class PublicApi:
                 error.__traceback__ = None  # as above
                 return self._refuse(record, errors.internal(), request.path)
             finally:
-                if record.in_flight:
-                    self._in_flight.leave(record.owner)
-                if record.begun is not None:
-                    record.begun.end()
+                self._leave(record)
                 self.running -= 1
                 if not self.running:
                     self._ended.set()
@@ -271,6 +268,13 @@ class PublicApi:
         if reason := self._in_flight.take(record.owner):
             raise errors.no_place("requests in flight", of_client=reason == SHARE)
         record.in_flight = True
+
+    def _leave(self, record: RequestRecord) -> None:
+        """The request ended: it gives back its place, and what the fast lane left with it."""
+        if record.in_flight:
+            self._in_flight.leave(record.owner)
+        if record.begun is not None:
+            record.begun.end()
 
     @contextlib.contextmanager
     def awaiting(self, record: RequestRecord) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Every metric of the gateway is declared here."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,7 +74,7 @@ class _Registry(CollectorRegistry):
         super().__init__()
         self.before: Callable[[], None] = lambda: None
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterable[Metric]:
         self.before()
         return super().collect()
 

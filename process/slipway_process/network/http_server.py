@@ -78,7 +78,7 @@ class ServerConnection(web.RequestHandler):
         self._end()
 
     def _goes_elsewhere(self) -> bool:
-        """Whether others serve the connection from now on, on which no part of a request has come; it is closed here."""
+        """Whether others serve the connection from now on; no part of a request has come. It ends here then."""
         return False
 
     def _took_message(self) -> None:

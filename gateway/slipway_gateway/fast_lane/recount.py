@@ -1,4 +1,4 @@
-"""Counts a sample of the fast lane's requests again, by the functions of Python: the judge relies on both lanes alike."""
+"""Counts a sample of the fast lane's requests again, by Python's functions: the judge relies on both lanes alike."""
 
 import logging
 from typing import TYPE_CHECKING

@@ -1,11 +1,10 @@
 """The fast lane as the rest of the gateway uses it: its table is published here, and its counts come in here.
 
-Each lane counts the requests that it ends, so that each request is counted once. `drain` adds what the fast lane counted
-to the counters of Python, which alone are reported; it is called before anything that reads them. What both lanes need
-at every request they share: sessions of the judge, places in flight, and the load of endpoints.
+Each lane counts the requests that it ends, so that each one is counted once. `drain` adds what the fast lane counted to
+the counters of Python, which alone are reported; it is called before anything that reads them. What both lanes need at
+every request they share: sessions of the judge, places in flight, and the load of endpoints.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,9 @@ from ..judging.outcome import E2E
 from ..judging.samples import BOUNDS
 from ..judging.units import SharedUnits
 from ..routing.table import Route, RouteTable
-from ..serving.inference import ROUTED_PATHS
 from ..settings import GatewaySettings
 from ..telemetry.metrics import TIME_BUCKETS, TTFT_BUCKETS, GatewayMetrics
+from ..wire.inference import ROUTED_PATHS
 from .recount import Recounter
 from .table import compile_table
 
@@ -39,7 +38,6 @@ MAX_HEAD_BYTES = 16 << 10
 MEMORY_PART = 8
 # Responses of other shapes than a completion, an embedding or a prediction.
 _NEVER_PLAIN = frozenset({"/v1/responses"})
-_DRAIN_S = 0.25
 
 
 class FastLane:
@@ -87,7 +85,7 @@ class FastLane:
             percentage=settings.max_client_percentage,
             now_s=clock(),
         )
-        self.recounter = Recounter(settings, metrics)
+        self.recount = Recounter(settings, metrics).look
         self._has_table = False
         self._follow: Callable[[_native.LaneCounts], None] = lambda counts: None
         metrics.of_lane(self.drain, self._running, lambda: self.native.held_bytes)
@@ -102,7 +100,8 @@ class FastLane:
     def generation(self, units: SharedUnits, *, keeps_open: bool) -> "_native.Generation":
         """Where the lane counts for the judge."""
         assert NATIVE is not None
-        return NATIVE.Generation(units.native, BOUNDS[E2E], keeps_open)
+        counted: _native.Generation = NATIVE.Generation(units.native, BOUNDS[E2E], keeps_open)
+        return counted
 
     # -- tables, and whether the lane serves
 
@@ -114,8 +113,8 @@ class FastLane:
     ) -> None:
         """Replaces the table of the lane. When it returns, no further request is routed by the former one.
 
-        `state_of`: where a plain route is counted for the judge, whether its failsafe acts, and for how many seconds its
-        weights are valid. `loads`: Python's requests in flight by URL.
+        `state_of`: where a plain route is counted for the judge, whether its failsafe acts, and for how many seconds
+        its weights are valid. `loads`: Python's requests in flight by URL.
         """
         assert NATIVE is not None
         made = []
@@ -164,13 +163,6 @@ class FastLane:
         for _, model, revision, count in self.native.running():
             found[model, revision] = found.get((model, revision), 0) + count
         return found
-
-    async def run(self, *work: Callable[[], None]) -> None:
-        """Takes counts, and does `work`, from time to time, so that nothing that is derived from them is old."""
-        while True:
-            await asyncio.sleep(_DRAIN_S)
-            for one in (self.drain, *work):
-                one()
 
     # -- requests whose engine died
 
