@@ -43,6 +43,11 @@ def test_upgrade_touches_no_model_pod_and_deletion_leaves_no_child(
     delete(chat)
 
 
+def test_helm_test_passes(slipway: Installation) -> None:
+    slipway.until_well()
+    assert "Phase:          Succeeded" in slipway.kube.helm("test", RELEASE, "--namespace", SYSTEM, "--timeout", "3m")
+
+
 def test_uninstall_leaves_the_crd_and_the_running_models(
     slipway: Installation, deploy: Callable[..., Deployment]
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from bench.operator import fleet
+from bench.operator.analyses import adds_requests
 from bench.operator.programs import Program
 from devcluster.controlplane import ControlPlane
 from devcluster.places import Places, places
@@ -19,6 +20,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, Resource
 from testkit.until import until_async
+from testkit.world.addresses import own_address
 from testkit.world.pods import announce_gateway
 from testkit.world.rights import operator_rules
 
@@ -62,13 +64,13 @@ class Cluster:
         program.admin_url = f"http://127.0.0.1:{admin}"
         return program
 
-    async def start_gateway(self) -> None:
-        """One gateway, announced as the endpoint controller does: rollouts wait for what it reports."""
+    async def start_gateway(self) -> str:
+        """One gateway: the URL of its admin port."""
         port, admin = reserve_port(), reserve_port()
         arguments = [f"--kubeconfig={self.all_rights}", f"--port={port}", f"--admin-port={admin}"]
         arguments.append(f"--own-namespace={fleet.HOME}")
         await self.start(self._ours("slipway_gateway", arguments, self.all_rights))
-        await announce_gateway(self.client, fleet.HOME, admin)
+        return f"http://{own_address()}:{admin}"
 
     async def start_pods(self, where: Places) -> None:
         """The real controllers of ReplicaSets and of placement, and kwok's nodes."""
@@ -158,10 +160,14 @@ async def cluster(folder: Path, *, pods: bool) -> AsyncIterator[Cluster]:
             try:
                 await _install(client)
                 await made.make_accounts()
-                if pods:
-                    await made.start_pods(where)
-                    await made.start_gateway()
-                yield made
+                if not pods:
+                    yield made
+                    return
+                await made.start_pods(where)
+                async with adds_requests(await made.start_gateway()) as port:
+                    # As the endpoint controller announces it: rollouts wait for what the gateway reports.
+                    await announce_gateway(client, fleet.HOME, port)
+                    yield made
             finally:
                 await asyncio.gather(*(program.stop() for program in made.programs))
 

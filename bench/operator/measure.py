@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.operator import fleet
+from bench.operator import analyses, fleet
 from bench.operator.cluster import Cluster, cluster, each
 from bench.operator.fleet import Json, Key
 from bench.operator.follow import METADATA, follow, session
@@ -103,6 +103,8 @@ async def measure(wish: Wish, folder: Path) -> Json:
             row |= await _complete(surroundings, seen)
             row |= await _idle(operator, seen)
             row |= await _change(surroundings, operator, applied, wish)
+            if wish.pods:
+                row |= await _analyze(surroundings, operator, seen, wish)
             row |= await _account(operator)
             row["peak_rss_mb"] = operator.peak_mb()
         return row
@@ -200,6 +202,28 @@ async def _change(surroundings: Cluster, operator: Program, applied: Applied, wi
         "apply_s": sorted(applied.taken_s),
         "changing_cpu_share": spent_s[0] / spent_s[1] if chosen else 0.0,
     }
+
+
+async def _analyze(surroundings: Cluster, operator: Program, seen: Seen, wish: Wish) -> Json:
+    """A hundred analyses, once all have begun: what is written in a minute, and what it costs.
+
+    Raises:
+        TimeoutError: they did not begin in time.
+    """
+    await asyncio.wait_for(seen.all_settled.wait(), COLD_LIMIT_S)
+    chosen = fleet.keys(wish.size)[: analyses.ANALYSES]
+    for number, key in enumerate(chosen):
+        await surroundings.client.patch(MODEL_DEPLOYMENTS, *key, analyses.rollout(number))
+    async with asyncio.timeout(COLD_LIMIT_S):
+        while any(not analyses.is_analyzed(seen.objects[key]["status"]) for key in chosen):
+            operator.check()
+            await asyncio.sleep(LOOK_S)
+    cpu_s, before, began = operator.cpu_s(), await _account(operator), time.monotonic()
+    await asyncio.sleep(analyses.MEASURED_S)
+    after, seconds = await _account(operator), time.monotonic() - began
+    still = sum(analyses.is_analyzed(seen.objects[key]["status"]) for key in chosen)
+    counts = analyses.writes(before["calls"], after["calls"])
+    return analyses.measured(still, counts, operator.cpu_s() - cpu_s, seconds)
 
 
 async def _write(surroundings: Cluster, applied: Applied, key: Key, number: int) -> None:

@@ -44,6 +44,11 @@ def bars(rows: Sequence[Json]) -> list[Bar]:
             found.append(_below(f"from cold, {what}, s", row["cold_s"], COLD_LIMIT_S[row["pods"]]))
             found.append(_below(f"event to apply, p99, {what}, s", row["apply_p99_s"], APPLY_LIMIT_S))
             found.append(_below(f"peak RSS, {what}, MB", row["peak_rss_mb"], RSS_LIMIT_MB))
+        if analyses := row.get("analyses"):
+            # Each run once in 10 s, and the status that names it; a tenth more for what changes a verdict.
+            most = 2 * analyses / 10 * 1.1
+            writes = row["analysis_writes_per_s"]
+            found.append(_below(f"writes a second, {analyses} analyses, {what}", writes, round(most, 1)))
         if row["deployments"] == LARGEST:
             found.append(Bar(f"{what} finish", True, "all are as expected", True))
     for pods, kind in _KINDS.items():
@@ -84,6 +89,10 @@ _COLUMNS: tuple[tuple[str, Callable[[Json], str]], ...] = (
     ("CPU while idle", lambda row: f"{row['idle_cpu_share']:.1%}"),
     ("reconciles", lambda row: f"{row['reconciles']:,}"),
     ("calls per reconcile", lambda row: f"{row['calls_per_reconcile']:.2f}"),
+    ("analyses at once: how many, writes a second (of runs), CPU", lambda row: (
+        f"{row['analyses']}: {row['analysis_writes_per_s']:.1f} ({row['analysis_run_writes_per_s']:.1f}),"
+        f" {row['analysis_cpu_share']:.0%}" if row.get("analyses") else "-"
+    )),
 )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ from .shutdown import Shutdown
 from .telemetry.access_log import AccessLog
 from .telemetry.inference_log import InferenceLog
 from .telemetry.metrics import GatewayMetrics
+from .telemetry.tracing import traces_of
 from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.session import open_direct, open_session
 from .upstream.warmup import Warmup
@@ -153,6 +154,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
     ledger = ledger_of(settings, store, metrics)
     tls, internal, access_log, inference_log, shared, plane = _opened(settings, metrics, ledger)
+    traces = traces_of(settings)
     incarnation, clock = uuid.uuid4().hex, time.monotonic
     balancer = balancer_of(settings, metrics, incarnation)
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
@@ -172,6 +174,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             access_log=access_log,
             jobs=jobs_of(settings, session, balancer),
             claims=shared.claims,
+            traces=traces,
         )
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
@@ -208,6 +211,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await issuers.close()
             await ledger.close_down()
             await _close(*shared.stores, access_log, inference_log)
+            await asyncio.to_thread(traces.close)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from slipway_process import spans
 from slipway_process.network.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
 from slipway_process.values import (
@@ -352,6 +353,19 @@ class GatewaySettings(ProcessSettings):
         4,
         description="requests in flight at one endpoint, from this gateway, up to which those of batches are sent; "
         "above it they wait",
+    )
+    spans_endpoint: spans.Endpoint = Field(
+        "", description="OTLP receiver of spans of requests; without one there are none; the SDK reads more variables"
+    )
+    spans_service: spans.Service = Field(
+        "", description="name of this service in its spans; without one slipway-gateway"
+    )
+    trace_sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Flag("SHARE")] = Field(
+        0.01, description="share of requests whose spans are recorded, 0 to 1"
+    )
+    trace_parents: Annotated[float, Field(ge=0, allow_inf_nan=False), Flag("N")] = Field(
+        10.0,
+        description="requests a second that are recorded besides, because the traceparent of their client says so",
     )
     plane: Literal["auto", "off", "required"] = Field(
         "off",

@@ -16,6 +16,9 @@ from .settings import GatewaySettings
 log = logging.getLogger(__name__)
 # For error events to reach clients after the drain's time is over.
 _FAREWELL_S = 2.0
+# A node under load may send connections here after the delay, and a closed port would refuse them. So it stays open
+# until none came for _QUIET_S, and for _LATE_S at most, which the grace period of the chart has room for.
+_QUIET_S, _LATE_S = 1.0, 10.0
 
 
 class Shutdown:
@@ -57,6 +60,8 @@ class Shutdown:
         log.info("draining", extra={"running": self._edge.running, "delay_s": self._delay_s})
         await self._edge.stop_mirroring()
         await asyncio.sleep(self._delay_s)
+        if self._delay_s:
+            await self._quiet()
         for site in list(runner.sites):
             await site.stop()
         try:
@@ -72,3 +77,12 @@ class Shutdown:
             await self._grpc_port.close()
         await runner.cleanup()
         log.info("drained")
+
+    async def _quiet(self) -> None:
+        """Returns when no connection came for a while, or after the longest time."""
+        loop = asyncio.get_running_loop()
+        began_s, until_s = loop.time(), self._door.came_s + _QUIET_S
+        while (rest_s := min(until_s, began_s + _LATE_S) - loop.time()) > 0:
+            await asyncio.sleep(rest_s)
+            until_s = self._door.came_s + _QUIET_S
+        log.info("the port closes", extra={"seconds_after_delay": round(loop.time() - began_s, 1)})

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from slipway_process import spans
 from slipway_process.network.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
 from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Names, Port, PositiveCount, Seconds
@@ -40,6 +41,12 @@ class JobsSettings(ProcessSettings):
         description="database of files and batches: sqlite:////path/jobs.db (one process) or "
         "postgresql://user:password@host/database (several share it)"
     )
+    spans_endpoint: spans.Endpoint = Field(
+        "",
+        description="OTLP receiver of spans of requests to the gateway; without one there are none; the SDK reads "
+        "more variables",
+    )
+    spans_service: spans.Service = Field("", description="name of this service in its spans; without one slipway-jobs")
     max_database_bytes: Annotated[Bytes, Field(ge=16 << 20)] = Field(
         4 << 30, description="size of SQLite's file; a full one takes no more files"
     )

@@ -35,9 +35,10 @@ from slipway_operator.outbound.inside import open_inside
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import Reconciler
 from slipway_operator.settings import Command, OperatorSettings, parse, product_version
-from slipway_operator.telemetry import health
+from slipway_operator.telemetry import health, tracing
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
+from slipway_process.spans import Exporter, exporter
 from slipway_process.supervisor import OnFailure, Supervisor
 
 DRAIN_S = 10.0  # how long shutdown waits for reconciles in progress; SIGKILL follows after 30 s
@@ -149,6 +150,7 @@ async def _lease(
 
 async def _serve(process: Process, components: tuple[Component, ...]) -> int:
     settings, client, cache, queue = process.settings, process.client, process.cache, process.queue
+    spans = exporter(settings.spans_endpoint, tracing.SERVICE, settings.spans_service)
     listed, stop = asyncio.Event(), asyncio.Event()
     tasks = Supervisor(process.metrics.task_restarted, stop.set)
     admin = _admin(process.metrics, queue, process.lease, listed, tasks)
@@ -159,7 +161,7 @@ async def _serve(process: Process, components: tuple[Component, ...]) -> int:
         # kopf does not cancel tasks that were created before it starts.
         nodes = Nodes()
         observer = Observer(client, process.gateways, nodes)
-        workers += _start_workers(process, observer, components, tasks)
+        workers += _start_workers(process, observer, components, tasks, spans)
         calls = Calls(process.gateways, process.session, queue.add, tasks, settings.namespaces, process.look_at_all)
         tasks.start("calls", calls.run, OnFailure.EXIT)
         await cache.relist(client)
@@ -185,20 +187,22 @@ async def _serve(process: Process, components: tuple[Component, ...]) -> int:
         # Before the lease is given back: what the next operator calls again, this one does not call any more.
         await close_all(components)
         await tasks.close()
+        await asyncio.to_thread(spans.close)
         await process.lease.release()
         await runner.cleanup()
 
 
 def _start_workers(
-    process: Process, observer: Observer, components: tuple[Component, ...], tasks: Supervisor
+    process: Process, observer: Observer, components: tuple[Component, ...], tasks: Supervisor, spans: Exporter
 ) -> list[asyncio.Task[None]]:
     """Start the tasks that reconcile what is queued."""
     objects, planning = ObjectReader(process.client, process.cache), planning_of(process.settings)
     reconciler = Reconciler(
         process.client, objects, observer, components, planning, process.metrics, lambda: datetime.now(UTC)
     )
+    traced = tracing.traced(reconciler, spans)
     return [
-        tasks.start("worker", partial(work, process.queue, reconciler, _failed), OnFailure.EXIT, ends=True)
+        tasks.start("worker", partial(work, process.queue, traced, _failed), OnFailure.EXIT, ends=True)
         for _ in range(process.settings.workers)
     ]
 

@@ -107,6 +107,7 @@ def planning_of(settings: OperatorSettings) -> PlanSettings:
         tls,
         predict_image=settings.predict_image,
         cpu_image=settings.cpu_image,
+        pull_secrets=settings.image_pull_secrets,
     )
 
 

@@ -20,6 +20,7 @@ from slipway_operator.model.deployment.admin_policy import AcceleratorType, Admi
 from slipway_operator.model.issuing.issuer import IssuerRef, parse_issuer
 from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
 from slipway_process import settings as process
+from slipway_process import spans
 from slipway_process.values import FilePath, Flag, Name, Names, OnOff, OptionalFile, Port, Switch, Variable, split_items
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
@@ -109,6 +110,18 @@ class OperatorSettings(process.ProcessSettings):
         "",
         description="the same for new revisions whose pods get no accelerator: an image with torch's build for CPUs, "
         "some gigabytes smaller; without this flag --server-image",
+    )
+    image_pull_secrets: Names = Field(
+        (),
+        description="Secrets by which pods of new revisions pull their images, besides those of "
+        "spec.engine.imagePullSecrets; they are looked up in the namespace of each ModelDeployment, and one that is "
+        "not there is passed over",
+    )
+    spans_endpoint: spans.Endpoint = Field(
+        "", description="OTLP receiver of spans of reconciles; without one there are none; the SDK reads more variables"
+    )
+    spans_service: spans.Service = Field(
+        "", description="name of this service in its spans; without one slipway-operator"
     )
     gateway_service: Name = Field(GATEWAY_SERVICE, description="headless Service of the gateways' admin ports")
     endpoint: Annotated[str, Flag("URL")] = Field(

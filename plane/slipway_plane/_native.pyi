@@ -125,6 +125,9 @@ class Handed:
     def give_back(self, lane: Lane, descriptor: int) -> None:
         """The lane serves the connection again, by a descriptor that is the lane's from here on. Raises ValueError."""
 
+    def take_traced(self) -> bool:
+        """Whether the lane chose that the spans of its first request are recorded; false from the second call on."""
+
     def take_begun(self) -> Begun | None:
         """What the lane did with its first request; None: nothing, or it was taken before."""
 
@@ -231,6 +234,7 @@ class Lane:
         logs: bool,
         log_below: int,
         recount_one_in: int,
+        trace_below: int | None,
         in_flight: Places,
         max_bytes: int,
         percentage: int,

@@ -90,6 +90,8 @@ pub struct Handed {
     /// Its first request, where that was sent to an endpoint.
     pub begun: Option<Box<Begun>>,
     pub returns: Returns,
+    /// The spans of its first request are recorded.
+    pub is_traced: bool,
 }
 
 /// Whether Python may give a connection back once it waits for a request.

@@ -49,6 +49,8 @@ pub struct Settings {
     pub log_below: u64,
     /// One of so many requests is counted again by Python; 0: none.
     pub recount_one_in: u64,
+    /// Of which share of requests spans are recorded, in 16^-8: these are Python's. None: there are no spans.
+    pub trace_below: Option<u64>,
 }
 
 /// An endpoint as Python compiled it: URL, address, `Host`, and the prefix of paths.

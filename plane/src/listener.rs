@@ -352,7 +352,10 @@ async fn await_first_bytes(silent: Silent, stream: TcpStream, place: Place) {
             Ok(first_bytes) if first_bytes.is_empty() => return, // the client left
             Ok(first_bytes) => {
                 let Ok(stream) = stream.into_std() else { return };
-                shared.handover.hand(Handed { stream, first_bytes, place, begun: None, returns: Returns::Never }, room);
+                shared.handover.hand(
+                    Handed { stream, first_bytes, place, begun: None, returns: Returns::Never, is_traced: false },
+                    room,
+                );
                 return;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -497,7 +500,7 @@ mod tests {
         let silent = Silent::new(listener.shared.clone());
         let place = Place::take(&listener.shared.places, "a".to_owned()).unwrap();
         let task = runtime.spawn(async move {
-            let _held = (silent, place);
+            let _held = (Panics(silent.shared().clone()), silent, place);
             panic!("on purpose");
         });
         assert!(runtime.block_on(task).is_err());

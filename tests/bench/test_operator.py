@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from bench.operator import fleet, report
+from bench.operator import analyses, fleet, report
 from bench.operator.measure import Applied, Seen
+from slipway_contracts import counters
 from slipway_operator.model.deployment.spec import Spec, parse
 from testkit.report import report as as_report
 
@@ -142,3 +143,33 @@ def test_page_and_report_have_every_row():
     assert "**no**" not in page
     written = json.loads(json.dumps(as_report("operator", rows, made), allow_nan=False))
     assert (written["name"], len(written["rows"]), len(written["bars"])) == ("operator", 6, len(made))
+
+
+def test_requests_are_added_where_a_route_is_split_and_grow_with_time():
+    split = {"samples": [{"generation": 4, "weights": {"a": 25, "b": 75}, "revisions": {}}]}
+    whole = {"samples": [{"generation": 1, "weights": {"a": 100}, "revisions": {}}]}
+    body = {"incarnation": "i", "routes": {"t/split": split, "t/whole": whole, "t/none": {}}}
+    begun: dict[tuple[str, int], float] = {}
+    analyses.with_requests(body, begun, 100.0)
+    analyses.with_requests(body, begun, 140.0)
+    (counted,) = counters.read(split["samples"], {})
+    assert {name: side.units for name, side in counted.revisions.items()} == {"a": 200, "b": 600}
+    assert counted.revisions["a"].events["bad"] == 1 and list(begun) == [("t/split", 4)]
+    assert whole["samples"][0]["revisions"] == {}
+
+
+def test_writes_are_calls_that_do_not_read_by_resource():
+    before = {"update modeldeployments": 3, "list pods": 1, "create analysisruns": 1}
+    after = {"update modeldeployments": 9, "list pods": 5, "create analysisruns": 1, "update analysisruns": 6}
+    assert analyses.writes(before, after) == {"modeldeployments": 6, "analysisruns": 6}
+
+
+def test_an_analysis_has_begun_when_the_status_names_its_run():
+    assert analyses.is_analyzed({"rollout": {"state": "Analyzing", "analysis": {"run": "x"}}})
+    assert not analyses.is_analyzed({"rollout": {"state": "Analyzing"}}) and not analyses.is_analyzed({})
+    manifest = fleet.manifest(fleet.keys(1)[0])
+    whole = manifest | {
+        "metadata": manifest["metadata"] | {"uid": "u"},
+        "spec": manifest["spec"] | analyses.rollout(1)["spec"],
+    }
+    assert isinstance(parse(whole), Spec)

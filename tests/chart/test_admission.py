@@ -21,6 +21,9 @@ PREFIXES = {
     "PersistentVolume": ("/api/v1", "persistentvolumes"),
     "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
     "Service": ("/api/v1", "services"),
+    "Pod": ("/api/v1", "pods"),
+    "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
+    "Ingress": ("/apis/networking.k8s.io/v1", "ingresses"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
@@ -133,8 +136,8 @@ def test_every_object_is_accepted_strictly(api: Api, namespace: str, name: str) 
 @pytest.mark.parametrize("name", NAMES)
 def test_pods_pass_pod_security_restricted(api: Api, namespace: str, name: str) -> None:
     enforce_restricted(api, namespace)
-    for deployment in of_kind(objects(name, namespace), "Deployment"):
-        template = deployment["spec"]["template"]
+    rendered = objects(name, namespace)
+    for template in (*(one["spec"]["template"] for one in of_kind(rendered, "Deployment")), *of_kind(rendered, "Pod")):
         metadata = {**template["metadata"], "name": "trial"}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All", fieldValidation="Strict")

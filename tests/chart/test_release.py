@@ -8,6 +8,7 @@ from testkit.cluster.api import Api
 from tests.chart.rendered import CHART, SCENARIOS, objects
 from tests.chart.test_admission import object_path
 from tests.crds.objects import model_deployment, path
+from tests.support.api_server import CRD_FILES
 from tests.support.tools import helm
 
 pytestmark = pytest.mark.integration
@@ -31,8 +32,31 @@ def test_life_of_a_release(api: Api, api_server: Path, namespace: str) -> None:
     assert api.get(names).body["data"] == {"names.json": "{}"}
     _done(helm("uninstall", "slipway", *where))
     left = [item["kind"] for item in objects("default", namespace) if api.get(object_path(item)).ok]
-    assert left == ["CustomResourceDefinition"] * 4
+    assert left == ["CustomResourceDefinition"] * len(CRD_FILES)
     assert api.get(path(namespace, "chat")).ok
+
+
+def test_a_second_release_says_whose_the_crds_are_and_which_operator_competes(api_server: Path, namespace: str) -> None:
+    """Helm wrote `invalid ownership metadata` and an annotation's key."""
+    cluster = ("--kubeconfig", str(api_server))
+    _done(helm("install", "first", str(CHART), *cluster, "--namespace", namespace, "--take-ownership"))
+    second = ("install", "second", str(CHART), *cluster, "--namespace", "default", "--dry-run=server")
+    try:
+        refused = helm(*second)
+        assert refused.returncode != 0
+        assert f"is of the release first in namespace {namespace}: install this release with crds.install=false" in (
+            refused.stderr
+        )
+        beside = helm(*second, "--set", "crds.install=false")
+        _done(beside)
+        assert f"The operator of {namespace}/first works in all namespaces too" in beside.stdout
+        apart = helm(*second, "--set", "crds.install=false,rbac.namespaces={default}")
+        _done(apart)
+        assert "works in all namespaces too" not in apart.stdout
+    finally:
+        helm("uninstall", "first", *cluster, "--namespace", namespace)
+    # What an uninstalled release has left may be taken over.
+    _done(helm(*second, "--take-ownership"))
 
 
 @pytest.mark.finding("L11")

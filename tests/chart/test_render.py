@@ -2,7 +2,11 @@
 
 import json
 import re
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -43,7 +47,7 @@ def test_crd_is_the_one_in_the_repository(file: Path) -> None:
 def test_crd_arrives_unchanged_but_for_the_keep_annotation(file: Path, keep: bool) -> None:
     wanted = yaml.safe_load(file.read_text())
     if keep:
-        wanted["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
+        wanted["metadata"].setdefault("annotations", {})["helm.sh/resource-policy"] = "keep"
     rendered = objects(values={"crds": {"keep": keep}})
     assert find(rendered, "CustomResourceDefinition", wanted["metadata"]["name"]) == wanted
 
@@ -158,7 +162,9 @@ def test_selectors_hit_exactly_their_pods(name: str) -> None:
 def test_pod_labels_hold_nothing_that_a_chart_version_changes(name: str) -> None:
     for deployment in of_kind(objects(name), "Deployment"):
         template = deployment["spec"]["template"]["metadata"]["labels"]
-        assert template == deployment["spec"]["selector"]["matchLabels"]
+        written = {"team", "cost-center", "sidecar.istio.io/inject"}  # by values of the scenario `exposed`
+        ours = {name: value for name, value in template.items() if name not in written}
+        assert ours == deployment["spec"]["selector"]["matchLabels"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -570,7 +576,9 @@ def test_jobs_reach_the_gateway_and_are_reached_by_it_alone() -> None:
     assert [peer["podSelector"]["matchLabels"].items() <= labels["gateway"].items() for peer in http["from"]] == [True]
     public = next(rule for rule in rules["gateway"] if {"port": "http"} in rule["ports"])
     peers = [peer["podSelector"]["matchLabels"] for peer in public["from"] if "podSelector" in peer]
-    assert [peer.items() <= labels["jobs"].items() for peer in peers] == [True]
+    test_pod = find(found, "Pod", "slipway-test")["metadata"]["labels"]
+    assert [peer.items() <= labels["jobs"].items() for peer in peers] == [True, False]
+    assert peers[1].items() <= test_pod.items()
 
 
 def test_jobs_have_no_token_and_of_the_releases_keys_those_of_tenants() -> None:
@@ -590,3 +598,133 @@ def test_without_jobs_nothing_of_them_is_there() -> None:
     found = objects()
     assert not [item for item in found if "jobs" in item["metadata"]["name"]]
     assert "--jobs-url" not in str(find(found, "Deployment", "slipway-gateway"))
+
+
+# -- what platform teams add to every chart
+
+
+def test_common_labels_are_at_every_object_and_pod_and_in_no_selector() -> None:
+    rendered = objects("exposed")
+    assert {item["metadata"]["labels"].get("team") for item in rendered} == {"platform"}
+    for workload in of_kind(rendered, "Deployment", "DaemonSet"):
+        spec = workload["spec"]
+        assert spec["template"]["metadata"]["labels"]["cost-center"] == "42"
+        assert "team" not in spec["selector"]["matchLabels"]
+    assert all("team" not in service["spec"]["selector"] for service in of_kind(rendered, "Service"))
+
+
+def test_a_pods_own_label_wins_over_a_common_one() -> None:
+    values = {"commonLabels": {"team": "platform"}, "gateway": {"podLabels": {"team": "serving"}}}
+    found = objects(values=values)
+    pods = {
+        name: find(found, "Deployment", f"slipway-{name}")["spec"]["template"]["metadata"]["labels"]
+        for name in ("gateway", "operator")
+    }
+    assert (pods["gateway"]["team"], pods["operator"]["team"]) == ("serving", "platform")
+
+
+def test_a_gateway_is_spread_over_nodes_or_as_its_values_have_it() -> None:
+    def spread(scenario: str) -> list[dict[str, object]]:
+        deployment = find(objects(scenario), "Deployment", "slipway-gateway")["spec"]
+        constraints = deployment["template"]["spec"]["topologySpreadConstraints"]
+        assert all(one["labelSelector"] == deployment["selector"] for one in constraints)
+        return [{name: value for name, value in one.items() if name != "labelSelector"} for one in constraints]
+
+    nodes, zones = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+    assert spread("default") == [{"maxSkew": 1, "topologyKey": nodes, "whenUnsatisfiable": "ScheduleAnyway"}]
+    assert spread("exposed") == [{"maxSkew": 1, "topologyKey": zones, "whenUnsatisfiable": "DoNotSchedule"}]
+
+
+def test_an_autoscaler_has_the_replicas_and_a_disruption_budget_its_own_minimum() -> None:
+    rendered = objects("exposed")
+    gateway, scaler = (find(rendered, kind, "slipway-gateway") for kind in ("Deployment", "HorizontalPodAutoscaler"))
+    assert "replicas" not in gateway["spec"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (3, 6)
+    targets = {one["resource"]["name"]: one["resource"]["target"] for one in scaler["spec"]["metrics"]}
+    assert {name: target["averageUtilization"] for name, target in targets.items()} == {"cpu": 70, "memory": 80}
+    one = {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 1}}}
+    assert find(rendered, "PodDisruptionBudget", "slipway-gateway")
+    assert not of_kind(objects(values=one), "PodDisruptionBudget")
+
+
+@pytest.mark.parametrize(("tls", "port"), [("", 80), ("own", 443)])
+def test_an_ingress_and_an_httproute_lead_to_the_port_of_the_service(tls: str, port: int) -> None:
+    values = {
+        "gateway": {
+            "tls": {"secretName": tls},
+            "ingress": {"enabled": True, "hosts": [{"host": "a.example"}]},
+            "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["a.example"]},
+        }
+    }
+    rendered = objects(values=values)
+    [rule] = find(rendered, "Ingress", "slipway-gateway")["spec"]["rules"]
+    backend = {"name": "slipway-gateway", "port": {"number": port}}
+    assert rule["http"]["paths"] == [{"path": "/", "pathType": "Prefix", "backend": {"service": backend}}]
+    route = find(rendered, "HTTPRoute", "slipway-gateway")["spec"]
+    assert route["rules"][0]["backendRefs"] == [{"name": "slipway-gateway", "port": port}]
+    assert route["rules"][0]["timeouts"] == {"request": "0s"} and route["hostnames"] == ["a.example"]
+
+
+def test_existing_secrets_are_used_as_ours_are() -> None:
+    both = [
+        {"quotas": {"redis": {"existingSecret": "redis"}}, "gateway": {"ledger": {"existingSecret": "ledger"}}},
+        {
+            "quotas": {"redis": {"urlSecret": {"name": "redis"}}},
+            "gateway": {"ledger": {"urlSecret": {"name": "ledger"}}},
+        },
+    ]
+    assert objects(values=both[0]) == objects(values=both[1])
+
+
+def test_volumes_of_the_user_come_beside_ours() -> None:
+    more = {"extraVolumes": [{"name": "ca", "emptyDir": {}}], "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}]}
+    rendered = objects(
+        values={name: more | ({"enabled": True} if name == "jobs" else {}) for name in ("operator", "gateway", "jobs")}
+    )
+    for name in ("operator", "gateway", "jobs"):
+        pod = find(rendered, "Deployment", f"slipway-{name}")["spec"]["template"]["spec"]
+        assert pod["volumes"][-1] == {"name": "ca", "emptyDir": {}}
+        assert pod["containers"][0]["volumeMounts"][-1] == {"name": "ca", "mountPath": "/ca"}
+
+
+def test_pull_secrets_of_model_pods_reach_the_operator() -> None:
+    args = _container(find(objects("exposed"), "Deployment", "slipway-operator"))["args"]
+    assert operator_settings.OperatorSettings.parse(args).image_pull_secrets == ("registry",)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(200, 0), (401, 0), (503, 1)], ids=["it serves", "it asks for a key", "it is not ready"]
+)
+def test_the_test_of_a_release_says_whether_a_gateway_answers(status: int, code: int) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    pod = find(objects(), "Pod", "slipway-test")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    program, url = pod["spec"]["containers"][0]["args"]
+    assert url == f"http://slipway-gateway.{NAMESPACE}.svc/v1/models"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        quick = program.replace(
+            "PATIENCE_S, PAUSE_S, TIMEOUT_S = 60, 2, 5", "PATIENCE_S, PAUSE_S, TIMEOUT_S = 1, 0.2, 5"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", quick, f"http://127.0.0.1:{server.server_port}/v1/models"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        server.shutdown()
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("a gateway answers" in done.stdout) is (code == 0)
+
+
+def test_a_receiver_of_spans_reaches_every_process() -> None:
+    rendered = objects(values={"tracing": {"endpoint": "http://otel:4318"}, "jobs": {"enabled": True}})
+    for name in ("operator", "gateway", "jobs"):
+        container = _container(find(rendered, "Deployment", f"slipway-{name}"))
+        assert {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://otel:4318"} in container["env"]
+    assert "OTEL" not in json.dumps(objects(values={"jobs": {"enabled": True}}))

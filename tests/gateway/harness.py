@@ -40,6 +40,7 @@ from slipway_gateway.sharing.ready_gateways import ReadyGateways
 from slipway_gateway.telemetry.access_log import AccessLog
 from slipway_gateway.telemetry.inference_log import InferenceLog
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
+from slipway_gateway.telemetry.tracing import Traces
 from slipway_gateway.upstream.internal_tls import internal_tls
 from slipway_gateway.upstream.session import open_session
 from tests.support import certificates
@@ -207,6 +208,7 @@ async def gateway(
     tenants: Iterable[KnownTenant] | None = (),
     pepper: bytes = b"",
     gateways: ReadyGateways | None = None,
+    traces: Traces | None = None,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     # All of a test runs in one thread, which is busy: that alone may keep no request from being mirrored.
@@ -245,6 +247,7 @@ async def gateway(
             admission,
             access_log=AccessLog(lines) if settings.access_log == "off" else access_log_of(settings, metrics),
             jobs=jobs_of(settings, session, balancer),
+            traces=traces,
         )
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)

@@ -654,3 +654,25 @@ async def test_what_a_stranger_sends_gets_the_same_response_in_both_lanes(cases:
                 assert one == other, raw
         assert 0.02 * cases < fast(both) < 0.9 * cases
         await until_async(lambda: python.outcomes() == both.outcomes())
+
+
+@pytest.mark.parametrize(("share", "recorded"), [(0.0, 0), (1.0, 1)])
+async def test_servers_learn_alike_whether_a_request_is_recorded(share: float, recorded: int) -> None:
+    from tests.gateway.test_tracing import traces
+
+    seen = []
+    for plane in ("off", "required"):
+        made, kept = traces(share)
+        async with upstream(answer) as server, harness.gateway(plane=plane, traces=made) as gate:
+            gate.route(("rev", 100, [server.url]))
+            for headers in ({}, {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}, {"x-want": "404"}):
+                await (await gate.post(headers=headers)).read()
+            got = [request.headers["traceparent"] for request in server.seen]
+            seen.append([one[3:35] == "a" * 32 for one in got])
+            assert {one[-2:] for one in got} == {f"0{recorded}"}
+            await until_async(lambda: sum(gate.outcomes().values()) == 3)
+            names = sorted(span.name for span in kept.get_finished_spans())
+            assert names == ["POST /v1/chat/completions"] * 3 * recorded + ["attempt"] * 3 * recorded, plane
+            if plane == "required":
+                assert fast(gate) == (0 if recorded else 1)
+    assert seen[0] == seen[1]

@@ -188,13 +188,27 @@ async def test_drain_finishes_streams(tmp_path: Path) -> None:
             # Endpoints elsewhere still name this gateway: what comes now is served, on a connection that ends.
             late = await client.post(url, json={"model": "chat"})
             assert late.status == 200 and late.headers["Connection"] == "close"
-            await asyncio.sleep(1.3)
+            await asyncio.sleep(2)
             with pytest.raises(aiohttp.ClientConnectorError):
                 await process.status("/v1/models", "api")
             assert await process.status("/healthz") == 200
             for answer in (stream, late):
                 assert (await answer.read()).endswith(b"data: [DONE]\n\n")
             assert await process.ended() == 0
+
+
+@pytest.mark.parametrize("plane", ["off", "auto"])
+async def test_the_port_stays_open_while_connections_come_after_the_delay(tmp_path: Path, plane: str) -> None:
+    """A node under load sends them here for seconds after the endpoint has gone."""
+    path = routes(tmp_path / "r.yaml", "http://127.0.0.1:1")
+    async with gateway("--routes", str(path), "--drain-delay", "0.3", f"--plane={plane}") as process:
+        process.process.send_signal(signal.SIGTERM)
+        await until_async(lambda: process.log_entries("draining"))
+        for _ in range(10):
+            assert await process.status("/v1/models", "api") == 200
+            await asyncio.sleep(0.2)
+        assert await process.ended() == 0
+        assert process.log_entries("the port closes")[0]["seconds_after_delay"] > 1
 
 
 async def test_drain_serves_what_follows_a_stream_on_its_connection(tmp_path: Path) -> None:

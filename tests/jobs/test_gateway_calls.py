@@ -18,6 +18,7 @@ from slipway_jobs.states import COMPLETED, FAILED, QUEUED
 from slipway_jobs.store.line_store import LineClaim, RunnableBatch
 from tests.gateway.harness import raw_upstream, upstream
 from tests.jobs.world import chat
+from tests.support.otlp import Receiver, attributes
 
 BATCH = RunnableBatch("batch_1", "team-a", "/v1/chat/completions", "file-1")
 
@@ -173,3 +174,26 @@ async def test_large_lines_and_responses_are_looked_at_one_after_the_other(
             found = await asyncio.gather(*map(calls.send, claims))
     assert {called.result.state for called in found} == {COMPLETED} and len(looks) == 16
     assert set(range(1, 17)) <= set(turns)  # never two looks without one
+
+
+async def test_an_attempt_is_a_span_which_the_gateway_gets_as_parent(
+    keys_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Receiver() as receiver:
+        for name, value in receiver.environment.items():
+            monkeypatch.setenv(name, value)
+        async with upstream(answering(200)) as served:
+            await send(served.url, keys_file, attempts=1)
+        ((service, span),) = receiver.services()
+    (request,) = served.seen
+    assert request.headers["traceparent"].startswith(f"00-{span.trace_id.hex()}-{span.span_id.hex()}-")
+    assert (service, span.name, span.kind) == ("slipway-jobs", "POST /v1/chat/completions", 3)
+    shown = attributes(span)
+    assert (shown["slipway.batch"], shown["slipway.line"], shown["slipway.attempt"]) == ("batch_1", 0, 2)
+    assert shown["http.response.status_code"] == 200
+
+
+async def test_without_a_receiver_no_traceparent_is_sent(keys_file: str) -> None:
+    async with upstream(answering(200)) as served:
+        await send(served.url, keys_file)
+    assert "traceparent" not in served.seen[0].headers

@@ -118,7 +118,7 @@ def post(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[in
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"} | (headers or {}))
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return answer.status, dict(answer.headers), _decoded(answer.read())
     except urllib.error.HTTPError as error:
         with error:

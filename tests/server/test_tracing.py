@@ -1,17 +1,17 @@
 """Spans: none without an endpoint; with one, a request's own under its caller's, with its phases."""
 
-import http.server
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from slipway_process import spans
 from slipway_process.serving import tracing
 from slipway_process.serving.tracing import Timing
 from testkit.until import until
 from tests.server.process import ServerProcess, get, post
+from tests.support.otlp import Receiver
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -38,66 +38,23 @@ def test_without_the_package_a_server_serves_and_logs_it(
     made = tracing.tracing("http://127.0.0.1:1", "chat")
     with made.request({}, "POST", "/") as ended:
         ended("completed", 200)
-    assert tracing.NOT_INSTALLED in caplog.text
-
-
-class Collector:
-    """Takes what an exporter sends to /v1/traces."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        collector = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.bodies += [body] if self.path == "/v1/traces" else []
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """No log lines."""
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    assert spans.NOT_INSTALLED in caplog.text
 
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-def test_a_request_is_a_span_under_its_callers(
-    tiny_v1: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trace_pb2 = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+def test_a_request_is_a_span_under_its_callers(tiny_v1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = {"model": "tiny-v1", "prompt": "In the beginning", "max_tokens": 4}
-    with ServerProcess(tiny_v1) as server:
-        server.wait_ready()
-        assert get(server.url + "/metrics")[0] == 200
-        traceparent = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-        assert post(server.url + "/v1/completions", ask, traceparent)[0] == 200
-        assert post(server.url + "/v1/completions", ask | {"max_tokens": -1})[0] == 400
-
-        def spans() -> list:  # type: ignore[type-arg]
-            sent = [trace_pb2.ExportTraceServiceRequest.FromString(body) for body in collector.bodies]
-            received = [s for one in sent for r in one.resource_spans for scope in r.scope_spans for s in scope.spans]
-            return received if len(received) == 2 else []
-
-        served, refused = until(spans, "two spans")
+    with Receiver() as receiver:
+        for name, value in receiver.environment.items():
+            monkeypatch.setenv(name, value)
+        with ServerProcess(tiny_v1) as server:
+            server.wait_ready()
+            assert get(server.url + "/metrics")[0] == 200
+            traceparent = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+            assert post(server.url + "/v1/completions", ask, traceparent)[0] == 200
+            assert post(server.url + "/v1/completions", ask | {"max_tokens": -1})[0] == 400
+            served, refused = until(lambda: receiver.spans() if len(receiver.spans()) == 2 else [], "two spans")
     assert (served.trace_id.hex(), served.parent_span_id.hex()) == (TRACE, PARENT)
     assert (served.name, served.kind) == ("POST /v1/completions", 2)
     assert [event.name for event in served.events] == ["queue", "prefill", "decode"]

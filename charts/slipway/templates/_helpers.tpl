@@ -28,6 +28,47 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: slipway
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with omit .root.Values.commonLabels "app.kubernetes.io/version" "app.kubernetes.io/part-of" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of a component's pods. None of them changes with the chart alone: an upgrade that touches no pod restarts no pod. */}}
+{{- define "slipway.podLabels" -}}
+{{ include "slipway.selectorLabels" . }}
+{{- with merge (dict) (get .root.Values .component).podLabels .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The spread of a component's pods: its own constraints, or a soft one over nodes where `default` is set. */}}
+{{- define "slipway.spread" -}}
+{{- $selector := dict "matchLabels" (fromYaml (include "slipway.selectorLabels" .)) -}}
+{{- $soft := list (dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway") -}}
+{{- $constraints := list -}}
+{{- range default (ternary $soft list (default false .default)) (get .root.Values .component).topologySpreadConstraints -}}
+{{- $constraints = append $constraints (merge (deepCopy .) (dict "labelSelector" $selector)) -}}
+{{- end -}}
+{{- with $constraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Writes each `existingSecret`, as other charts call it, to where ours is named; templates that read one of them include this first.
+*/}}
+{{- define "slipway.existingSecrets" -}}
+{{- $jobs := .Values.jobs -}}
+{{- range list (list "operator.hooks" .Values.operator.hooks "signingSecret") (list "gateway.ledger" .Values.gateway.ledger "urlSecret") (list "gateway.inferenceLog" .Values.gateway.inferenceLog "urlSecret") (list "quotas.redis" .Values.quotas.redis "urlSecret") (list "jobs" $jobs "databaseSecret") (list "jobs.webhooks" $jobs.webhooks "secret") -}}
+{{- $path := first . -}}{{- $parent := index . 1 -}}{{- $field := last . -}}
+{{- $secret := get $parent $field -}}
+{{- with $parent.existingSecret -}}
+{{- if and $secret.name (ne $secret.name .) -}}
+{{- fail (printf "%s.existingSecret and %s.%s.name name two Secrets: set one of them" $path $path $field) -}}
+{{- end -}}
+{{- $_ := set $secret "name" . -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Image reference: a digest wins over a tag, whose default is the chart's appVersion. global.imageRegistry replaces the registry. */}}
@@ -169,7 +210,50 @@ httpGet: {path: {{ .path }}, port: admin}
   valueFrom: {secretKeyRef: {name: {{ $secret.name }}, key: {{ $secret.key }}}}
 {{- end }}
 {{- end }}
+{{- include "slipway.tracingEnv" . }}
 {{- with $gateway.extraEnv }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+
+{{/* Where spans go; the SDK of OpenTelemetry reads it. A variable of the same name in extraEnv comes later, and wins. */}}
+{{- define "slipway.tracingEnv" -}}
+{{- with .Values.tracing.endpoint }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+
+{{/*
+Fails with a sentence where a CRD is another release's that is still installed: {root, name}. Those that an uninstalled release has
+left may be taken over (helm --take-ownership).
+*/}}
+{{- define "slipway.ownCrd" -}}
+{{- $annotations := (dig "metadata" "annotations" dict (lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" .name)) -}}
+{{- $release := get $annotations "meta.helm.sh/release-name" -}}
+{{- $namespace := get $annotations "meta.helm.sh/release-namespace" -}}
+{{- if and $release (or (ne $release .root.Release.Name) (ne $namespace .root.Release.Namespace)) -}}
+{{- range dig "items" list (lookup "v1" "Secret" $namespace "") -}}
+{{- if and (eq .type "helm.sh/release.v1") (eq (dig "metadata" "labels" "name" "" .) $release) -}}
+{{- fail (printf "the CRD %s is of the release %s in namespace %s: install this release with crds.install=false, and upgrade that one first; give the two disjoint rbac.namespaces" $.name $release $namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Releases of this chart, NAMESPACE/NAME, whose operators work in all namespaces as this one's does, comma-separated. */}}
+{{- define "slipway.competing" -}}
+{{- $competing := list -}}
+{{- if not .Values.rbac.namespaces -}}
+{{- range dig "items" list (lookup "apps/v1" "Deployment" "" "") -}}
+{{- $labels := default dict .metadata.labels -}}
+{{- if and (eq (get $labels "app.kubernetes.io/part-of") "slipway") (eq (get $labels "app.kubernetes.io/component") "operator") -}}
+{{- $release := printf "%s/%s" .metadata.namespace (get $labels "app.kubernetes.io/instance") -}}
+{{- $everywhere := not (regexMatch "--namespaces=" (toJson (first .spec.template.spec.containers).args)) -}}
+{{- if and $everywhere (ne $release (printf "%s/%s" $.Release.Namespace $.Release.Name)) -}}
+{{- $competing = append $competing $release -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- join ", " $competing -}}
+{{- end -}}

@@ -35,6 +35,7 @@ def join_lane(
         budget_bytes=edge.budget.limit_bytes,
         max_sessions=max_sessions(settings),
         logs=edge.access_log.is_on,
+        trace_share=edge.traces.share,
         usable=lambda: authenticator.needs_none,
     )
     balancer.join(lane)

@@ -41,7 +41,7 @@ _NEVER_PLAIN = frozenset({"/v1/responses"})
 
 
 class FastLane:
-    """`usable`: whether requests without an identity may be served now; it is looked at when `tenants_changed`."""
+    """`trace_share`: of requests, which have spans and so are Python's; None: there are no spans. `usable`: whether requests without an identity may be served now; it is looked at when `tenants_changed`."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class FastLane:
         budget_bytes: int,
         max_sessions: int,
         logs: bool,
+        trace_share: float | None,
         usable: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,6 +81,7 @@ class FastLane:
             logs=logs,
             log_below=round(settings.access_log_sample * 16**8),
             recount_one_in=RECOUNT_ONE_IN,
+            trace_below=None if trace_share is None else round(trace_share * 16**8),
             in_flight=self.in_flight,
             max_bytes=budget_bytes // MEMORY_PART,
             percentage=settings.max_client_percentage,

@@ -52,6 +52,7 @@ class Resumption:
         endpoint = broken.endpoint
         headers, tokens = progress.resume_request(outgoing.headers, outgoing.tokens)
         state.again(endpoint.url, self._clock() + self._settings.resume_timeout_s)
+        record.trace.event("stream broken", url=endpoint.url, resumes=record.resumes)
         try:
             rest = replace(outgoing, headers=headers, tokens=tokens, revision=endpoint.revision)
             response = await self._retries.first_response(rest, record, state)
@@ -63,7 +64,9 @@ class Resumption:
             response.close()
             response = broken
         record.resumes += response is not broken
-        self._metrics.resumed(endpoint.model, endpoint.revision, "lost" if response is broken else "resumed")
+        outcome = "lost" if response is broken else "resumed"
+        self._metrics.resumed(endpoint.model, endpoint.revision, outcome)
+        record.trace.event("resume", outcome=outcome)
         return None if response is broken else response
 
     def remember(self, outgoing: UpstreamRequest, progress: StreamProgress) -> None:

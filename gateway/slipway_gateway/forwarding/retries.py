@@ -17,7 +17,7 @@ from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors
 from .crashes import CrashTracker
 from .held_request import HeldRequest
-from .retry_state import BAD_RESPONSE, RetryState
+from .retry_state import BAD_RESPONSE, AttemptFailure, RetryState
 from .sender import Sender
 
 if TYPE_CHECKING:
@@ -92,12 +92,14 @@ class Retries:
             state.sent_s = self._clock() - (begun.ages_s[1] if begun else 0.0)
             if first:
                 state.recorder = self._recorder(outgoing, endpoint, state.sent_s)
-            attempt = self._sender.attempt(outgoing, endpoint, state.recorder if first else None, begun)
-            if state.suspect:
-                with self._crashes.trial(endpoint.url):
+            with record.trace.attempt(outgoing.headers, endpoint.url, endpoint.revision, state.spent + 1) as traced:
+                attempt = self._sender.attempt(outgoing, endpoint, state.recorder if first else None, begun)
+                if state.suspect:
+                    with self._crashes.trial(endpoint.url):
+                        result = await attempt
+                else:
                     result = await attempt
-            else:
-                result = await attempt
+                traced(*_shown(result))
             if isinstance(result, UpstreamResponse):
                 return result
             state.note(endpoint.url, result)
@@ -164,6 +166,7 @@ class Retries:
         left = state.hold_until - now
         if left <= 0 or not self._begin_wait(outgoing, record, state):
             return False
+        record.trace.event("hold", tried=len(state.tried))
         # An endpoint that failed is tried again after a pause; without endpoints only a new table helps.
         pause_s = min(left, state.pause_s) if state.tried else left
         with self._holding(held_request):
@@ -223,3 +226,10 @@ def _of_namespace(namespace: str) -> str:
 def _endpoint_of(begun: "_native.Begun") -> RouteEndpoint:
     """Where the fast lane has sent a request."""
     return RouteEndpoint(*begun.endpoint)
+
+
+def _shown(result: UpstreamResponse | AttemptFailure) -> tuple[str, int]:
+    """What a span shows of an attempt: "ok" or why it failed, and the status of the response (0: there is none)."""
+    if isinstance(result, UpstreamResponse):
+        return "ok" if not result.failed else "failed", result.status
+    return result.reason, result.response.status if result.response else 0

@@ -105,9 +105,8 @@ class AdminApi:
         return web.json_response({"status": "ok"} | ({"reason": shown} if shown else {}))
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
-        return web.Response(
-            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        body, content_type = self._metrics.page(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _routes(self, request: web.Request) -> web.Response:
         report = GatewayReport(

@@ -150,6 +150,9 @@ class Admission:
             RequestError: a limit is reached or the budget is spent.
         """
         taken, left = await self.take(meter, policy), False
+        record.trace.event(
+            "quota reserved", **{f"slipway.{name}": amount for name, amount in meter.estimate.amounts().items()}
+        )
         try:
             return await forward()
         except asyncio.CancelledError:
@@ -157,6 +160,7 @@ class Admission:
             raise
         finally:
             self.settle(meter, taken, left=left or record.outcome == _LEFT)
+            record.trace.event("quota settled")
 
     async def take(self, meter: Meter, policy: Policy) -> Taken:
         """The request begins, within its budget and its limits. `settle` ends it.

@@ -19,6 +19,7 @@ from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
 from slipway_process.network.http_server import Handler
 from slipway_process.places import SHARE, Places
+from slipway_process.spans import Exporter
 
 from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
@@ -35,6 +36,7 @@ from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..telemetry.tracing import Traces
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.jobs_process import PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume
@@ -44,7 +46,7 @@ from . import expect, requester
 from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
-from .listener import ConnectionLimiter, begun_in_lane, check_head
+from .listener import ConnectionLimiter, begun_in_lane, check_head, is_chosen_for_trace
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -75,8 +77,13 @@ class PublicApi:
         access_log: AccessLog | None = None,
         jobs: JobsBackend | None = None,
         claims: SharedClaims | None = None,
+        traces: Traces | None = None,
     ) -> None:
-        """`access_log`: none is written without it. `jobs`: where files and batches go. `claims`: of feedback."""
+        """`access_log`: none is written without it. `jobs`: where files and batches go. `claims`: of feedback.
+
+        `traces`: without it no spans are made.
+        """
+        self._traces = traces or Traces(Exporter(), 0, 0)
         self._admission = admission
         self.authenticator = authenticator
         self._settings = settings
@@ -98,6 +105,11 @@ class PublicApi:
         self._draining = False
         self.lane: FastLane | None = None
         self._ended = asyncio.Event()
+
+    @property
+    def traces(self) -> Traces:
+        """Which requests have spans."""
+        return self._traces
 
     def join(self, lane: "FastLane") -> None:
         """The fast lane serves plain requests of this API, within the same places. Must come before the first one."""
@@ -256,9 +268,11 @@ class PublicApi:
         owner = requester.owner_of(request)
         if (begun := begun_in_lane(request)) is not None:
             came_s = self._clock() - begun.ages_s[0]
-            return RequestRecord(begun.id, request_id or begun.id, came_s, owner=owner, begun=begun)
+            trace = self._traces.unrecorded(begun.id)
+            return RequestRecord(begun.id, request_id or begun.id, came_s, owner=owner, begun=begun, trace=trace)
         own = os.urandom(16).hex()
-        return RequestRecord(own, request_id or own, self._clock(), owner=owner)
+        trace = self._traces.begin(request.headers, own, chosen=is_chosen_for_trace(request))
+        return RequestRecord(own, request_id or own, self._clock(), owner=owner, trace=trace)
 
     def _enter(self, record: RequestRecord) -> None:
         """The request takes a place among those in flight, until its end. Raises RequestError 429: there is none."""
@@ -311,6 +325,7 @@ class PublicApi:
         now_s = self._clock()
         self._metrics.observe(record, now_s)
         self.access_log.ended(record, request, now_s)
+        record.trace.end(record, request.method, _route_of(request))
         record.close()
 
     def door(self) -> ConnectionLimiter:
@@ -546,3 +561,9 @@ class PublicApi:
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
+
+
+def _route_of(request: web.BaseRequest) -> str:
+    """The path of a request's route, with placeholders where clients choose; "" for one that reached no route."""
+    resource = request.match_info.route.resource if isinstance(request, web.Request) else None
+    return resource.canonical if resource else ""

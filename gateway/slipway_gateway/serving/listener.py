@@ -71,6 +71,7 @@ class ConnectionLimiter:
         # Those that the data plane has handed over have their places there.
         self._inside: dict[_Connection | Handshake, _native.Handed | None] = {}
         self._swept_s = 0.0
+        self.came_s = float("-inf")  # the loop's time at which the last connection was admitted
 
     def enter(self, connection: "_Connection | Handshake", owner: str, now_s: float) -> errors.RequestError | None:
         """Admits a connection and returns None, or returns the error. At the limit it first closes idle connections."""
@@ -80,12 +81,14 @@ class ConnectionLimiter:
             self.refused(_ADDRESS if reason == SHARE else reason)
             return errors.too_many_connections(of_address=reason == SHARE)
         self._inside[connection] = None
+        self.came_s = now_s
         self._changed(1)
         return None
 
     def enter_handed(self, connection: "_Connection", handed: "_native.Handed") -> None:
         """A connection comes that the data plane has admitted."""
         self._inside[connection] = handed
+        self.came_s = asyncio.get_running_loop().time()
 
     def leave(self, connection: "_Connection | Handshake", owner: str) -> None:
         if connection not in self._inside:
@@ -226,6 +229,12 @@ def begun_in_lane(request: web.BaseRequest) -> "_native.Begun | None":
     """What the fast lane did with this request before it gave its connection to Python; None: nothing. Once only."""
     handed = request.protocol.handed if isinstance(request.protocol, _Connection) else None
     return handed.take_begun() if handed else None
+
+
+def is_chosen_for_trace(request: web.BaseRequest) -> bool:
+    """Whether the fast lane chose that the spans of this request are recorded. Once only."""
+    handed = request.protocol.handed if isinstance(request.protocol, _Connection) else None
+    return handed.take_traced() if handed else False
 
 
 class _Connection(ServerConnection):

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
 
 from ..identity.authenticate import RequestIdentity
 from ..quotas.usage import Usage
+from .tracing import UNTRACED, RequestTrace
 
 if TYPE_CHECKING:
     from slipway_plane import _native
@@ -51,6 +53,7 @@ class RequestRecord(msgspec.Struct):
     resumes: int = 0  # endpoints that continued its stream
     stream: bool = False
     sent_bytes: int = 0  # of the response's body
+    trace: RequestTrace = UNTRACED
     # Its tokens, and whether they are an estimate. Found when a line of the access log needs them.
     find_usage: Callable[[], tuple[Usage, bool] | None] = _no_usage
 
@@ -229,6 +232,11 @@ class GatewayMetrics:
     def render(self) -> bytes:
         return generate_latest(self.registry)
 
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """All metrics and their content type. Exemplars are in OpenMetrics alone, for a client that accepts it."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
     def _read_lane(self) -> None:
         self._before()
         self._in_lane = self._running_in_lane()
@@ -284,9 +292,10 @@ class GatewayMetrics:
         pair = (record.model, record.revision)
         self._touch(*pair)
         self._requests_of(pair, record.code, record.outcome)(1)
-        self._measure(self._seconds, now - record.started, pair)
+        trace_id = record.trace.trace_id
+        self._measure(self._seconds, now - record.started, pair, trace_id)
         if record.first_byte is not None:
-            self._measure(self._ttft, record.first_byte - record.started, pair)
+            self._measure(self._ttft, record.first_byte - record.started, pair, trace_id)
 
     def first_attempt(self, model: str, revision: str, bad: Iterable[str], itl_s: float | None) -> None:
         """`bad`: kinds of failure. `itl_s`: mean inter-token latency of a stream."""
@@ -423,8 +432,14 @@ class GatewayMetrics:
             found = self._ended[pair, code, outcome] = self._requests.labels(*pair, str(code), outcome)._value.inc
         return found
 
-    def _measure(self, family: Histogram, value: float, pair: tuple[str, str]) -> None:
-        """Does `family.labels(*pair).observe(value)`, but looks the child up only once."""
+    def _measure(self, family: Histogram, value: float, pair: tuple[str, str], trace_id: str = "") -> None:
+        """Does `family.labels(*pair).observe(value)`, but looks the child up only once.
+
+        `trace_id`: of a recorded request, which then is the exemplar of its bucket.
+        """
+        if trace_id:
+            family.labels(*pair).observe(value, {"trace_id": trace_id})
+            return
         add, bounds, adders = self._child_of(family, pair)
         add(value)
         adders[bisect_left(bounds, value)](1)  # the last bound is infinite

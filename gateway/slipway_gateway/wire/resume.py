@@ -58,6 +58,7 @@ class StreamProgress:
         self._revision = revision
         self._name(stream)
         self._last = b""
+        self._last_token = b""  # the mark of the last event with tokens: that of usage has none
         self._tokens = bytearray(known)
         self._whole = True
         self.moves_to(holder)
@@ -77,8 +78,8 @@ class StreamProgress:
 
     @property
     def position(self) -> int:
-        """Tokens up to the event that came last; 0 for a mark that no server writes."""
-        digits = self._last.partition(b".")[0]
+        """Tokens of the stream so far; 0 for a mark that no server writes."""
+        digits = self._last_token.partition(b".")[0]
         return int(digits) if digits.isdigit() and len(digits) < _MAX_DIGITS else 0
 
     @property
@@ -134,6 +135,7 @@ class StreamProgress:
             end = len(event)
         self._last, _, tokens = event[2:end].partition(b" ")
         if tokens:
+            self._last_token = self._last
             self._remember(tokens)
         return self._id + self._last + self._end + event[end:]
 

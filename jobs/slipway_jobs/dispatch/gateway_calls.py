@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 
 from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT, REVISION
 from slipway_contracts.passes import INVALID_PASS, TO_GATEWAY, PassKeys
+from slipway_process.spans import exporter
 
 from ..input_line import UNREADABLE, InvalidLine, check_json, read_line
 from ..settings import JobsSettings
@@ -49,14 +50,21 @@ async def open_calls(settings: JobsSettings, keys: PassKeys) -> AsyncIterator["G
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), max_field_size=_MAX_HEADER_BYTES
     ) as session:
-        yield GatewayCalls(settings, keys, session)
+        spans = exporter(settings.spans_endpoint, "slipway-jobs", settings.spans_service)
+        try:
+            yield GatewayCalls(settings, keys, session, spans.tracer)
+        finally:
+            await asyncio.to_thread(spans.close)
 
 
 class GatewayCalls:
     """Makes all calls of one process to the gateway."""
 
-    def __init__(self, settings: JobsSettings, keys: PassKeys, session: aiohttp.ClientSession) -> None:
-        self._settings, self._keys, self._session = settings, keys, session
+    def __init__(
+        self, settings: JobsSettings, keys: PassKeys, session: aiohttp.ClientSession, tracer: Any = None
+    ) -> None:
+        """`tracer`: of OpenTelemetry; None: no spans are made."""
+        self._settings, self._keys, self._session, self._tracer = settings, keys, session, tracer
         self._turns = Turns()  # many large lines begin at once, and their responses may end at once
 
     async def send(self, claim: LineClaim) -> Called:
@@ -75,14 +83,30 @@ class GatewayCalls:
         headers[_REQUEST_ID] = request_id(claim.batch.id, claim.n)
         url = self._settings.gateway_url + endpoint
         try:
-            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-                return await self._read(claim, response)
+            with self._span(claim, headers) as traced:
+                async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+                    traced(response.status)
+                    return await self._read(claim, response)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             return self._wait(claim, None)  # no gateway is there: the line was not sent
         except TimeoutError:
             return self._broke(claim, "timeout", "The model did not answer in time.")
         except (aiohttp.ClientError, OSError) as error:
             return self._broke(claim, "connection_lost", f"The connection was lost ({type(error).__name__}).")
+
+    @contextlib.contextmanager
+    def _span(self, claim: LineClaim, headers: dict[str, str]) -> Iterator[Callable[[int], None]]:
+        """A span of one attempt, which the gateway's is a child of; `headers`: of the request. It gets the status."""
+        if self._tracer is None:
+            yield lambda status: None
+            return
+        from opentelemetry import propagate, trace
+
+        about = {"slipway.batch": claim.batch.id, "slipway.line": claim.n, "slipway.attempt": claim.attempts + 1}
+        name = f"POST {claim.batch.endpoint}"
+        with self._tracer.start_as_current_span(name, kind=trace.SpanKind.CLIENT, attributes=about) as span:
+            propagate.inject(headers)
+            yield lambda status: span.set_attribute("http.response.status_code", status)
 
     async def _read(self, claim: LineClaim, response: aiohttp.ClientResponse) -> Called:
         status = response.status

@@ -87,6 +87,7 @@ def _described(at: Situation, settings: PlanSettings) -> Snapshot:
         fetcher_image="" if at.spec.inputs.engine.type == SLIPWAY else settings.server_image,
         accelerator=settings.policy.accelerator(at.spec.inputs),
         tls=settings.tls and at.spec.inputs.engine.type == SLIPWAY,
+        pull_secrets=settings.pull_secrets,
     )
 
 

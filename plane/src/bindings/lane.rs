@@ -136,7 +136,7 @@ impl Lane {
     #[pyo3(signature = (
         *, paths, max_body_bytes, max_head_bytes, max_response_bytes, sticky_by, tenant_by, tenant_salt, shares_by_key,
         priority_limit, connect_timeout_s, stall_timeout_s, patience_s, server, seconds_bounds, ttft_bounds, logs,
-        log_below, recount_one_in, in_flight, max_bytes, percentage, now_s
+        log_below, recount_one_in, trace_below, in_flight, max_bytes, percentage, now_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -158,6 +158,7 @@ impl Lane {
         logs: bool,
         log_below: u64,
         recount_one_in: u64,
+        trace_below: Option<u64>,
         in_flight: &Places,
         max_bytes: u64,
         percentage: u64,
@@ -182,6 +183,7 @@ impl Lane {
             logs,
             log_below,
             recount_one_in,
+            trace_below,
         };
         let percentage = percentage.min(100);
         Ok(Lane(Arc::new(lane::Lane::new(settings, in_flight.0.clone(), max_bytes, percentage, now_s))))

@@ -439,9 +439,17 @@ impl Connection {
         let Some(room) = self.shared.handover().room().await else { return };
         let Ok(stream) = self.stream.into_std() else { return };
         let first_bytes = std::mem::take(&mut self.received);
-        self.shared
-            .handover()
-            .hand(Handed { stream, first_bytes, place: self.place, begun, returns: refused.returns }, room);
+        self.shared.handover().hand(
+            Handed {
+                stream,
+                first_bytes,
+                place: self.place,
+                begun,
+                returns: refused.returns,
+                is_traced: refused.is_traced,
+            },
+            room,
+        );
     }
 }
 

@@ -5,9 +5,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from slipway_process import spans
 from slipway_process.settings import ProcessSettings
 from slipway_process.termination import Parser
-from slipway_process.values import Address, Count, FilePath, Flag, Folder, Name, Port, Seconds, Switch, Variable
+from slipway_process.values import Address, Count, FilePath, Flag, Folder, Name, Port, Seconds, Switch
 
 Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"), Flag("VERSION")]
 
@@ -59,10 +60,10 @@ class ServingSettings(ProcessSettings):
     trust_tenant_header: Switch = Field(
         False, description="accepts X-Slipway-Tenant without a proof, where only your own proxy reaches the server"
     )
-    spans_endpoint: Annotated[
-        str, Flag(""), Variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    ] = Field("", description="where spans of requests go; without one there are none; the SDK reads more variables")
-    spans_service: Annotated[str, Flag(""), Variable("OTEL_SERVICE_NAME")] = Field(
+    spans_endpoint: spans.Endpoint = Field(
+        "", description="where spans of requests go; without one there are none; the SDK reads more variables"
+    )
+    spans_service: spans.Service = Field(
         "", description="name of this service in its spans; without one slipway-server"
     )
 

@@ -1,19 +1,16 @@
 """One OpenTelemetry span for each API request, with the phases in the engine as events; none without an endpoint.
 
-Names are those of the semantic conventions for HTTP and for generative AI. The SDK itself reads OTEL_SERVICE_NAME,
-OTEL_TRACES_SAMPLER, and the exporter's headers and certificates from the environment.
+Names are those of the semantic conventions for HTTP and for generative AI. OTEL_TRACES_SAMPLER chooses which requests
+without a `traceparent` have one.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-NOT_INSTALLED = "no spans are sent: install slipway[tracing], opentelemetry is missing"
-
-log = logging.getLogger("slipway")
+from slipway_process.spans import exporter
 
 Ended = Callable[[str, int], None]  # called with the outcome of the request and the status of its response (0: none)
 
@@ -94,21 +91,5 @@ def _end(span: Any, outcome: str, status: int) -> None:
 
 
 def tracing(endpoint: str, model: str, service: str = "") -> Tracing:
-    """Exports spans in batches from a separate thread; without an `endpoint` or the SDK, no spans are made.
-
-    The SDK itself reads the endpoint from the environment.
-    """
-    if not endpoint:
-        return Tracing()
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        log.warning(NOT_INSTALLED)
-        return Tracing()
-    named = {} if service else {"service.name": "slipway-server"}
-    provider = TracerProvider(resource=Resource.create(named))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Tracing(provider.get_tracer("slipway_server"), model)
+    """Spans of the requests for `model`, sent to `endpoint`; without one or the SDK, no spans are made."""
+    return Tracing(exporter(endpoint, "slipway-server", service).tracer, model)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.kube.reading import observe
 from slipway_operator.manifests.engines import slipway
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
@@ -136,6 +137,17 @@ def test_the_pods_of_a_baseline_are_spread_among_themselves() -> None:
     pod = replica_set(OWNER, snapshot, 1, "abcdefghij-baseline")["spec"]["template"]["spec"]
     [spread] = pod["topologySpreadConstraints"]
     assert spread["labelSelector"]["matchLabels"]["slipway.dev/revision"] == "abcdefghij-baseline"
+
+
+def test_pull_secrets_of_the_installation_come_after_those_of_the_spec_and_stay_with_the_revision() -> None:
+    inputs = PodInputs(Model("file:///m", "chat"), Engine(image_pull_secrets=("own", "both")))
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, pull_secrets=("both", "shared"))
+    pod = replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
+    assert [one["name"] for one in pod["imagePullSecrets"]] == ["own", "both", "shared"]
+    record = controller_revision(OWNER, snapshot)
+    assert record["data"]["pullSecrets"] == ["both", "shared"]
+    assert observe.snapshot(record, "chat").pull_secrets == ("both", "shared")
+    assert "pullSecrets" not in controller_revision(OWNER, SNAPSHOT)["data"]
 
 
 def test_pull_secrets_belong_to_the_pod() -> None:

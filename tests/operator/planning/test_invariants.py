@@ -315,7 +315,7 @@ def scenario(name: str, world: ModelCluster) -> None:
         world.edit(rollout__abort=f"{world.parsed().canary_revision}/1")
     elif name == "supersede":
         world.edit(model=model("v3"))
-    run(world, 12)
+    run(world, 24)  # an analysis may have begun again, because the operator died between the run and the status
     rollout = world.parsed().rollout
     if name != "abort" and rollout:
         world.edit(rollout__promote=rollout.token)

@@ -86,11 +86,20 @@ def test_the_weight_waits_for_the_rate_of_requests_and_for_a_look() -> None:
     assert started
     (next_one, *_) = watched(world, 10)
     assert next_one.weight == 1, "the rate is not known before a reading"
-    seen = watched(world, 200)
-    changes = [one.changed_at for one in seen if one.passed_at is None and one.changed_at]
-    steps = sorted(set(changes))
-    gaps = [(after - before).total_seconds() for before, after in pairwise(steps)]
+    seen = [one for one in watched(world, 200) if one.passed_at is None]
+    changes = sorted({(one.changed_at, one.weight) for one in seen if one.changed_at})
+    gaps = [
+        (after - before).total_seconds()
+        for (before, lower), (after, higher) in pairwise(changes)
+        if higher > lower  # a lower weight is in force at once
+    ]
     assert gaps and all(gap >= 10 for gap in gaps)
+
+
+def test_the_rate_of_requests_is_never_too_low_while_gateways_forget_generations() -> None:
+    """Their sum of assigned requests decreases then; with a rate that is too low a weight may cost too much."""
+    rates = [one.rate for one in watched(ramping(), 60) if one.passed_at is None]
+    assert len(rates) > 8 and min(rates[2:]) >= 19
 
 
 def test_the_weight_never_exceeds_max_weight_before_the_verdict() -> None:

@@ -366,7 +366,7 @@ class SeriesPoint:
     """Lower bound."""
     high: float
     """Upper bound."""
-    n: Int64 = 0
+    samples: Int64 = 0
     """Number of requests to the new revision, or of pairs, that were counted."""
 
 

@@ -288,6 +288,7 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         fetcher_image=str(data.get("fetcherImage", "")),
         accelerator=dict(data.get("accelerator") or {}),
         tls=data.get("tls") is True,
+        pull_secrets=tuple(str(name) for name in data.get("pullSecrets") or ()),
     )
 
 

@@ -12,7 +12,7 @@ from slipway_operator.manifests.pods import bounds, certificate, environment, mo
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
-from slipway_operator.model.inputs.pod_inputs import CLASSIC, SLIPWAY, KeyRef, Model, PodInputs
+from slipway_operator.model.inputs.pod_inputs import CLASSIC, SLIPWAY, KeyRef, Model
 
 CLAIM_DIR = "/mnt/pvc"
 _DEVICES = "accelerator"  # name by which containers refer to the pod's ResourceClaim
@@ -111,7 +111,7 @@ def _pod_spec(snapshot: Snapshot, selector: dict[str, str], profile: EngineProfi
         "containers": [_server(snapshot, profile)],
         "volumes": _volumes(snapshot, profile),
         **_placement(snapshot, selector),
-        **_pull_secrets(snapshot.inputs),
+        **_pull_secrets(snapshot),
         **_pod_fields(snapshot),
         **_resource_claims(snapshot),
     }
@@ -166,8 +166,8 @@ def _pod_fields(snapshot: Snapshot) -> dict[str, Any]:
     return {name: written[name] for name in names if written.get(name)}
 
 
-def _pull_secrets(inputs: PodInputs) -> dict[str, Any]:
-    names = inputs.engine.image_pull_secrets
+def _pull_secrets(snapshot: Snapshot) -> dict[str, Any]:
+    names = dict.fromkeys((*snapshot.inputs.engine.image_pull_secrets, *snapshot.pull_secrets))
     return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 

@@ -50,6 +50,7 @@ class Snapshot:
     fetcher_image: str = ""  # image with slipway-fetcher, if the engine's image has none; empty: `image` has it
     accelerator: Json = field(default_factory=dict)  # what its accelerator type stood for when the revision was made
     tls: bool = False  # its pods serve HTTPS
+    pull_secrets: tuple[str, ...] = ()  # those of the installation when the revision was made, beside the spec's
     history: History = UNKNOWN  # its attempts and promotions
 
     @property

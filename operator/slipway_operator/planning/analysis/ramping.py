@@ -103,7 +103,7 @@ def read(
     ramp = replace(ramp, max_harm=step.max_harm, spent=round(ramp.spent + cost, 3))
     if not complete:
         return replace(ramp, weight=min(ramp.weight, WEIGHTS[0])) if run.stale else ramp
-    known = replace(_bounded(ramp, run, spec), rate=_rate(at, ramp, before), assigned=_assigned(at))
+    known = replace(_bounded(ramp, run, spec), rate=_rate(at, ramp, before, run), assigned=_assigned(at))
     return _weighted(at, known, step)
 
 
@@ -180,16 +180,25 @@ def _bounded(ramp: RampRun, run: RunStatus, spec: AnalysisSpec) -> RampRun:
     return replace(ramp, live_at_most=live, at_most=min(float(shadow), live))
 
 
-def _rate(at: Situation, ramp: RampRun, before: RunStatus) -> float:
-    """Requests per second to all revisions since the last reading, but at least FADES of the former rate."""
+def _rate(at: Situation, ramp: RampRun, before: RunStatus, run: RunStatus) -> float:
+    """Requests per second to all revisions since the last reading, but at least FADES of the former rate.
+
+    The gateways' own sums decrease when they forget an old generation, as after each change of the weight. What the run
+    has added up does not, but it has only requests that were split.
+    """
     seconds = max(1.0, at.elapsed_s(before.read_at))
-    return round(max((_assigned(at) - ramp.assigned) / seconds, FADES * ramp.rate), 3)
+    more = max(_assigned(at) - ramp.assigned, _split(run) - _split(before))
+    return round(max(more / seconds, FADES * ramp.rate), 3)
 
 
 def _assigned(at: Situation) -> int:
     """Units that gateways assigned by weight to any revision, as far as they still count them."""
     samples = (sample for gateway in at.observed.gateways if gateway.incarnation for sample in gateway.samples)
     return sum(side.assigned for sample in samples for side in sample.revisions.values())
+
+
+def _split(run: RunStatus) -> int:
+    return sum(epoch.canary_units + epoch.stable_units for epoch in run.assigned)
 
 
 def _units(run: RunStatus) -> int:
