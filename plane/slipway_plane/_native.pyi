@@ -37,7 +37,9 @@ class Listener:
 
         `percentage`, `max_per_address`: as for `Places`; 0: no bound in any case. `longest_silence_s`: time that a
         connection may stay open without its first byte. `refusal_total`, `refusal_share`: whole responses on
-        connections for which there is no place. `lane`: serves plain requests; None: all are Python's. Raises ValueError: a negative descriptor or time; OSError.
+        connections for which there is no place. `lane`: serves plain requests; None: all are Python's.
+
+        Raises ValueError: a negative descriptor or time; OSError.
         """
 
     def start(self) -> None:

@@ -41,7 +41,11 @@ _NEVER_PLAIN = frozenset({"/v1/responses"})
 
 
 class FastLane:
-    """`trace_share`: of requests, which have spans and so are Python's; None: there are no spans. `usable`: whether requests without an identity may be served now; it is looked at when `tenants_changed`."""
+    """Made before the first table and the first connection.
+
+    `usable`: whether requests without an identity may be served now; it is looked at when `tenants_changed`.
+    `trace_share`: of requests, which have spans and so are Python's; None: there are no spans.
+    """
 
     def __init__(
         self,
