@@ -565,5 +565,7 @@ class PublicApi:
 
 def _route_of(request: web.BaseRequest) -> str:
     """The path of a request's route, with placeholders where clients choose; "" for one that reached no route."""
-    resource = request.match_info.route.resource if isinstance(request, web.Request) else None
+    # A malformed message is a request too, and has no route at all.
+    matched = request._match_info if isinstance(request, web.Request) else None
+    resource = matched.route.resource if matched is not None else None
     return resource.canonical if resource else ""
