@@ -13,7 +13,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 KERNELS := server/slipway_server/kernels/c/built
 PLANE := plane/slipway_plane/_native.abi3.so
-export PYTHONPATH := operator:gateway:jobs:server:cli:process:contracts:plane:.
+export PYTHONPATH := operator:gateway:jobs:server:cli:console:process:contracts:plane:.
 export UV_LINK_MODE ?= hardlink
 # Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE

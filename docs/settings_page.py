@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from slipway_console.settings import ConsoleSettings
 from slipway_fetcher.pool import PoolFetcherSettings
 from slipway_fetcher.settings import FetcherSettings
 from slipway_gateway.settings import GatewaySettings
@@ -19,19 +20,20 @@ PROCESSES: tuple[type[ProcessSettings], ...] = (
     PredictSettings,
     FetcherSettings,
     PoolFetcherSettings,
+    ConsoleSettings,
 )
 
 _HEADER = """\
 # Settings
 
 Generated from the settings classes of the processes by `make generate`; do not edit. `slipway-operator run --help`,
-`slipway-gateway --help`, `slipway-jobs --help`, `slipway-server --help`, `slipway-predict --help` and
-`slipway-fetcher --help` show the same.
+`slipway-gateway --help`, `slipway-jobs --help`, `slipway-server --help`, `slipway-predict --help`,
+`slipway-fetcher --help` and `slipway-console --help` show the same.
 
 A flag takes precedence over its variable, and the last of equal flags counts. With invalid values a process exits
-with 2 and one sentence on stderr that names all of them, each with its flag or variable. Operator, gateway, jobs and
-fetcher take an empty variable as absent; the servers take it as an empty value. `slipway-server` with `--task predict`,
-`classify` or `rerank` becomes `slipway-predict`, whose settings are its own.
+with 2 and one sentence on stderr that names all of them, each with its flag or variable. Operator, gateway, jobs,
+fetcher and console take an empty variable as absent; the servers take it as an empty value. `slipway-server` with
+`--task predict`, `classify` or `rerank` becomes `slipway-predict`, whose settings are its own.
 
 Server and fetcher also read `SLIPWAY_TERMINATION_LOG`, the file for the sentence with which they fail (default
 `/dev/termination-log`). The engine uses as many threads as the container has cores, by affinity and cgroup quota;

@@ -40,7 +40,9 @@ class ProjectImage:
 
 
 OPERATOR = ProjectImage(
-    "operator", "Dockerfile.operator", ("operator", "gateway", "jobs", "process", "contracts", "plane")
+    "operator",
+    "Dockerfile.operator",
+    ("operator", "gateway", "jobs", "cli", "console", "process", "contracts", "plane"),
 )
 SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "contracts", "examples/models"))
 # The packages of the server's image without its last layer of them: seconds, once that is built.

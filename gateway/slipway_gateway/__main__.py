@@ -30,6 +30,7 @@ from .assembly.stores import (
     ledger_of,
     ledger_url,
     shared_stores,
+    traces_of,
 )
 from .authentication.issuers import IssuerKeys
 from .authentication.known_tenants import KnownTenants
@@ -50,7 +51,7 @@ from .shutdown import Shutdown
 from .telemetry.access_log import AccessLog
 from .telemetry.inference_log import InferenceLog
 from .telemetry.metrics import GatewayMetrics
-from .telemetry.tracing import traces_of
+from .telemetry.tracing import Traces
 from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.session import open_direct, open_session
 from .upstream.warmup import Warmup
@@ -117,6 +118,12 @@ async def _listen_inside(admin: AdminApi, settings: GatewaySettings, tls: Intern
     return runners
 
 
+def _supervisor(metrics: GatewayMetrics) -> tuple[Supervisor, asyncio.Event]:
+    """What runs beside requests, and the event that ends the process: of a signal, or of a task that it needs."""
+    stop = asyncio.Event()
+    return Supervisor(metrics.task_restarted, stop.set), stop
+
+
 def _supervise(tasks: Supervisor, runs: dict[str, tuple[Run | None, OnFailure]]) -> None:
     """Starts what runs as long as the process; None: it has nothing to do here."""
     for name, (run_, on_failure) in runs.items():
@@ -133,6 +140,7 @@ class Opened(NamedTuple):
     inference_log: InferenceLog
     shared: SharedStores
     plane: PlanePort | None
+    traces: Traces
 
 
 def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> Opened:
@@ -145,6 +153,7 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) 
             inference_log_of(settings, metrics),
             shared_stores(settings, metrics, ledger),
             plane_port(settings, metrics),
+            traces_of(settings),
         )
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
@@ -153,8 +162,7 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) 
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
     ledger = ledger_of(settings, store, metrics)
-    tls, internal, access_log, inference_log, shared, plane = _opened(settings, metrics, ledger)
-    traces = traces_of(settings)
+    tls, internal, access_log, inference_log, shared, plane, traces = _opened(settings, metrics, ledger)
     incarnation, clock = uuid.uuid4().hex, time.monotonic
     balancer = balancer_of(settings, metrics, incarnation)
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
@@ -178,10 +186,9 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         )
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
-        stop = asyncio.Event()
-        tasks = Supervisor(metrics.task_restarted, stop.set)
-        operator = OperatorToken(settings.operator_token_file)
-        admin = AdminApi(edge, balancer, metrics, tables.source, incarnation, operator, tables.last, tasks=tasks)
+        tasks, stop = _supervisor(metrics)
+        token = OperatorToken(settings.operator_token_file)
+        admin = AdminApi(edge, balancer, metrics, tables.source, incarnation, token, tables.last, tasks=tasks)
         admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls, plane=plane)
@@ -210,8 +217,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await tasks.close()
             await issuers.close()
             await ledger.close_down()
-            await _close(*shared.stores, access_log, inference_log)
-            await asyncio.to_thread(traces.close)
+            await _close(*shared.stores, access_log, inference_log, traces)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

@@ -193,12 +193,13 @@ def test_the_registry_of_all_images_is_one_value(repository: str, pulled: str) -
         "server": {"image": image, "predictImage": image, "cpuImage": image},
         "modelCache": {"namespaces": ["team-a"]},
         "jobs": {"enabled": True},
+        "console": {"enabled": True},
     }
     rendered = objects(values=values)
     workloads = of_kind(rendered, "Deployment", "DaemonSet")
     images = {one["image"] for item in workloads for one in item["spec"]["template"]["spec"]["containers"]}
     flags = {arg.partition("-image=")[2] for item in workloads for arg in _container(item)["args"] if "-image=" in arg}
-    assert len(workloads) == 4 and images == flags == {f"{pulled}:1"}
+    assert len(workloads) == 5 and images == flags == {f"{pulled}:1"}
 
 
 @pytest.mark.finding("L11")
@@ -600,6 +601,36 @@ def test_without_jobs_nothing_of_them_is_there() -> None:
     assert "--jobs-url" not in str(find(found, "Deployment", "slipway-gateway"))
 
 
+def test_the_console_has_neither_a_token_nor_rights_and_no_pod_reaches_it() -> None:
+    found = objects(values={"console": {"enabled": True}})
+    deployment = find(found, "Deployment", "slipway-console")
+    spec = deployment["spec"]["template"]["spec"]
+    account = find(found, "ServiceAccount", "slipway-console")
+    assert spec["automountServiceAccountToken"] is account["automountServiceAccountToken"] is False
+    assert not [volume for volume in spec["volumes"] if volume.keys() & {"secret", "projected", "hostPath"}]
+    assert not [role for role in of_kind(found, "RoleBinding", "ClusterRoleBinding") if "slipway-console" in str(role)]
+    assert deployment["spec"]["replicas"] == 1
+    policy = find(found, "NetworkPolicy", "slipway-console")["spec"]
+    assert policy["policyTypes"] == ["Ingress"] and "ingress" not in policy
+    assert policy["podSelector"]["matchLabels"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert not of_kind(found, "Ingress")
+    of_others = find(found, "Deployment", "slipway-operator")["spec"]["template"]["spec"]
+    assert spec["securityContext"] == of_others["securityContext"]
+    assert spec["containers"][0]["securityContext"] == of_others["containers"][0]["securityContext"]
+
+
+def test_the_console_with_tls_is_reached_by_named_peers() -> None:
+    found = objects("ha")
+    [served] = find(found, "Service", "slipway-console")["spec"]["ports"]
+    assert (served["name"], served["port"]) == ("https", 443)
+    [rule] = find(found, "NetworkPolicy", "slipway-console")["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "http"}] and len(rule["from"]) == 1
+
+
+def test_without_a_console_nothing_of_it_is_there() -> None:
+    assert not [item for item in objects() if "console" in item["metadata"]["name"]]
+
+
 # -- what platform teams add to every chart
 
 
@@ -647,21 +678,24 @@ def test_an_autoscaler_has_the_replicas_and_a_disruption_budget_its_own_minimum(
     assert not of_kind(objects(values=one), "PodDisruptionBudget")
 
 
+@pytest.mark.parametrize("component", ["gateway", "console"])
 @pytest.mark.parametrize(("tls", "port"), [("", 80), ("own", 443)])
-def test_an_ingress_and_an_httproute_lead_to_the_port_of_the_service(tls: str, port: int) -> None:
+def test_an_ingress_and_an_httproute_lead_to_the_port_of_the_service(component: str, tls: str, port: int) -> None:
     values = {
-        "gateway": {
+        component: {
+            **({"enabled": True} if component == "console" else {}),
             "tls": {"secretName": tls},
             "ingress": {"enabled": True, "hosts": [{"host": "a.example"}]},
             "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["a.example"]},
         }
     }
     rendered = objects(values=values)
-    [rule] = find(rendered, "Ingress", "slipway-gateway")["spec"]["rules"]
-    backend = {"name": "slipway-gateway", "port": {"number": port}}
+    [rule] = find(rendered, "Ingress", f"slipway-{component}")["spec"]["rules"]
+    backend = {"name": f"slipway-{component}", "port": {"number": port}}
+    assert find(rendered, "Service", f"slipway-{component}")["spec"]["ports"][0]["port"] == port
     assert rule["http"]["paths"] == [{"path": "/", "pathType": "Prefix", "backend": {"service": backend}}]
-    route = find(rendered, "HTTPRoute", "slipway-gateway")["spec"]
-    assert route["rules"][0]["backendRefs"] == [{"name": "slipway-gateway", "port": port}]
+    route = find(rendered, "HTTPRoute", f"slipway-{component}")["spec"]
+    assert route["rules"][0]["backendRefs"] == [{"name": f"slipway-{component}", "port": port}]
     assert route["rules"][0]["timeouts"] == {"request": "0s"} and route["hostnames"] == ["a.example"]
 
 
@@ -679,9 +713,12 @@ def test_existing_secrets_are_used_as_ours_are() -> None:
 def test_volumes_of_the_user_come_beside_ours() -> None:
     more = {"extraVolumes": [{"name": "ca", "emptyDir": {}}], "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}]}
     rendered = objects(
-        values={name: more | ({"enabled": True} if name == "jobs" else {}) for name in ("operator", "gateway", "jobs")}
+        values={
+            name: more | ({"enabled": True} if name in ("jobs", "console") else {})
+            for name in ("operator", "gateway", "jobs", "console")
+        }
     )
-    for name in ("operator", "gateway", "jobs"):
+    for name in ("operator", "gateway", "jobs", "console"):
         pod = find(rendered, "Deployment", f"slipway-{name}")["spec"]["template"]["spec"]
         assert pod["volumes"][-1] == {"name": "ca", "emptyDir": {}}
         assert pod["containers"][0]["volumeMounts"][-1] == {"name": "ca", "mountPath": "/ca"}
@@ -693,7 +730,7 @@ def test_pull_secrets_of_model_pods_reach_the_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(200, 0), (401, 0), (503, 1)], ids=["it serves", "it asks for a key", "it is not ready"]
+    ("status", "code"), [(200, 0), (401, 0), (503, 1)], ids=["it serves", "it requires a key", "it is not ready"]
 )
 def test_the_test_of_a_release_says_whether_a_gateway_answers(status: int, code: int) -> None:
     class Answer(BaseHTTPRequestHandler):

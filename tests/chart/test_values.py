@@ -41,6 +41,18 @@ _POD = {
     "serviceAccount.name": "mine",
     "serviceAccount.annotations": {"a": "b"},
 }
+_EXPOSED: Values = {
+    "ingress.enabled": True,
+    "ingress.className": "nginx",
+    "ingress.annotations": {"a": "b"},
+    "ingress.hosts": [{"host": "other.example.com", "paths": [{"path": "/v1", "pathType": "Exact"}]}],
+    "ingress.tls": [{"secretName": "models-tls", "hosts": ["models.example.com"]}],
+    "httpRoute.enabled": True,
+    "httpRoute.annotations": {"a": "b"},
+    "httpRoute.parentRefs": [{"name": "other"}],
+    "httpRoute.hostnames": ["models.example.com"],
+    "httpRoute.timeouts.request": "10m",
+}
 # For every leaf of values.yaml another value.
 OTHER: Values = {
     "nameOverride": "dock",
@@ -92,16 +104,7 @@ OTHER: Values = {
     "gateway.autoscaling.targetMemoryUtilizationPercentage": 80,
     "gateway.autoscaling.behavior.scaleDown.stabilizationWindowSeconds": 77,
     "gateway.autoscaling.behavior.scaleDown.policies": [],
-    "gateway.ingress.enabled": True,
-    "gateway.ingress.className": "nginx",
-    "gateway.ingress.annotations": {"a": "b"},
-    "gateway.ingress.hosts": [{"host": "other.example.com", "paths": [{"path": "/v1", "pathType": "Exact"}]}],
-    "gateway.ingress.tls": [{"secretName": "models-tls", "hosts": ["models.example.com"]}],
-    "gateway.httpRoute.enabled": True,
-    "gateway.httpRoute.annotations": {"a": "b"},
-    "gateway.httpRoute.parentRefs": [{"name": "other"}],
-    "gateway.httpRoute.hostnames": ["models.example.com"],
-    "gateway.httpRoute.timeouts.request": "10m",
+    **{f"gateway.{leaf}": value for leaf, value in _EXPOSED.items()},
     "operator.hooks.existingSecret": "hooks",
     "gateway.ledger.existingSecret": "ledger",
     "gateway.inferenceLog.existingSecret": "inferences",
@@ -160,6 +163,13 @@ OTHER: Values = {
     "modelCache.priorityClassName": "system-node-critical",
     "auth.mode": "optional",
     "auth.tokenReview.audience": "slipway",
+    "console.enabled": True,
+    "console.sessionSeconds": 777,
+    "console.secureCookie": False,
+    "console.tls.secretName": "console-tls",
+    **{f"console.{leaf}": value for leaf, value in _EXPOSED.items()},
+    "console.apiServer.url": "https://api.example:6443",
+    "console.apiServer.caConfigMapName": "mine",
     "jobs.enabled": True,
     "jobs.replicaCount": 3,
     "jobs.databaseSecret.name": "database",
@@ -187,6 +197,7 @@ OTHER: Values = {
     "networkPolicy.modelPods": False,
     "networkPolicy.clients": [{"podSelector": {}}],
     "networkPolicy.monitoring": [{"podSelector": {}}],
+    "networkPolicy.console": [{"podSelector": {}}],
     "pricing.acceleratorHour": {"nvidia.com/gpu": 2.5},
     "pricing.cpuCoreHour": 0.03,
     "pricing.memoryGiBHour": 0.004,
@@ -201,12 +212,27 @@ OTHER: Values = {
     "metrics.serviceMonitor.enabled": True,
     "metrics.serviceMonitor.labels": {"release": "x"},
     "metrics.serviceMonitor.interval": "7s",
-    **{f"{component}.{leaf}": value for component in ("operator", "gateway", "jobs") for leaf, value in _POD.items()},
+    **{
+        f"{component}.{leaf}": value
+        for component in ("operator", "gateway", "jobs", "console")
+        for leaf, value in _POD.items()
+    },
 }
 # What must be set for a value to have a meaning at all.
 AUTOSCALING = {"gateway.autoscaling.enabled": True}
-INGRESS = {"gateway.ingress.enabled": True, "gateway.ingress.hosts": [{"host": "models.example.com"}]}
-HTTP_ROUTE = {"gateway.httpRoute.enabled": True, "gateway.httpRoute.parentRefs": [{"name": "public"}]}
+
+
+def exposed_needs(component: str, **more: Any) -> dict[str, Values]:
+    """For values of its Ingress and its HTTPRoute."""
+    hosts, parents = [{"host": "models.example.com"}], [{"name": "public"}]
+    ingress = {**more, f"{component}.ingress.enabled": True, f"{component}.ingress.hosts": hosts}
+    route = {**more, f"{component}.httpRoute.enabled": True, f"{component}.httpRoute.parentRefs": parents}
+    found = {f"{component}.{leaf}": ingress if leaf.startswith("ingress.") else route for leaf in _EXPOSED}
+    for leaf in (f"{component}.ingress.enabled", f"{component}.httpRoute.enabled"):
+        found[leaf] = {name: value for name, value in found[leaf].items() if name != leaf}
+    return found
+
+
 NEEDS: dict[str, Values] = {
     **{
         f"gateway.autoscaling.{leaf}": AUTOSCALING
@@ -219,13 +245,8 @@ NEEDS: dict[str, Values] = {
             "behavior.scaleDown.policies",
         )
     },
-    "gateway.ingress.enabled": {"gateway.ingress.hosts": [{"host": "models.example.com"}]},
-    **{f"gateway.ingress.{leaf}": INGRESS for leaf in ("className", "annotations", "hosts", "tls")},
-    "gateway.httpRoute.enabled": {"gateway.httpRoute.parentRefs": [{"name": "public"}]},
-    **{
-        f"gateway.httpRoute.{leaf}": HTTP_ROUTE
-        for leaf in ("annotations", "parentRefs", "hostnames", "timeouts.request")
-    },
+    **exposed_needs("gateway"),
+    **exposed_needs("console", **{"console.enabled": True}),
     "jobs.existingSecret": {"jobs.enabled": True},
     **{f"tracing.{leaf}": {"tracing.endpoint": "http://otel:4318"} for leaf in ("sample", "parentsPerSecond")},
     "jobs.webhooks.existingSecret": {"jobs.enabled": True},
@@ -268,6 +289,13 @@ NEEDS: dict[str, Values] = {
     },
     "operator.serviceAccount.create": {"operator.serviceAccount.name": "mine"},
     "gateway.serviceAccount.create": {"gateway.serviceAccount.name": "mine"},
+    **{f"console.{leaf}": {"console.enabled": True} for leaf in _POD},
+    **{
+        f"console.{leaf}": {"console.enabled": True}
+        for leaf in ("sessionSeconds", "secureCookie", "tls.secretName", "apiServer.url", "apiServer.caConfigMapName")
+    },
+    "console.serviceAccount.create": {"console.enabled": True, "console.serviceAccount.name": "mine"},
+    "networkPolicy.console": {"console.enabled": True},
     **{f"jobs.{leaf}": {"jobs.enabled": True} for leaf in _POD},
     "jobs.serviceAccount.create": {"jobs.enabled": True, "jobs.serviceAccount.name": "mine"},
     **{
@@ -359,6 +387,8 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             "set gateway.tls.clientAuth to optional",
         ),
         ({"jobs.sqlite.maxBytes": 1}, "jobs/sqlite/maxBytes"),
+        ({"console.sessionSeconds": 3601}, "console/sessionSeconds"),
+        ({"console.apiServer.url": "http://api"}, "console/apiServer/url"),
         ({"tracing.endpoint": "otel:4317"}, "tracing/endpoint"),
         ({"tracing.sample": 1.5}, "tracing/sample"),
         ({"jobs.existingSecret": "a", "jobs.databaseSecret.name": "b", "jobs.enabled": True}, "name two Secrets"),

@@ -92,6 +92,11 @@ def test_nothing_to_undo(obj: dict[str, Any], to: str | None, message: str) -> N
     assert isinstance(decided, Nothing) and message in decided.why
 
 
+def test_without_a_history_there_is_nothing_to_undo() -> None:
+    decided = intents.undo(read_deployment(idle()), [], None)
+    assert decided == Nothing(f"no revision of chat served before {STABLE}")
+
+
 def test_undo_to_the_revision_of_the_spec_ends_a_rollback() -> None:
     obj = idle(currentRevision=CANARY)
     obj["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/{STABLE}"}

@@ -17,7 +17,19 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_FILE_LINES, WIDE_FOLDER_FILES = 400, 12  # what is above is printed
-NAMES = ("operator", "gateway", "jobs", "server", "predict", "fetcher", "cli", "process", "contracts", "plane")
+NAMES = (
+    "operator",
+    "gateway",
+    "jobs",
+    "server",
+    "predict",
+    "fetcher",
+    "cli",
+    "console",
+    "process",
+    "contracts",
+    "plane",
+)
 SERVERS = {"predict": "server", "fetcher": "server"}  # packages in the folder of another one
 TRITON = {"slipway_server.kernels.triton.*"}
 

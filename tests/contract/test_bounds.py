@@ -11,7 +11,7 @@ from testkit import ROOT
 
 ROWS = rows()
 PARTS = (
-    *("gateway/slipway_gateway", "jobs/slipway_jobs", "operator/slipway_operator"),
+    *("gateway/slipway_gateway", "jobs/slipway_jobs", "operator/slipway_operator", "console/slipway_console"),
     *("server/slipway_server", "server/slipway_predict", "process/slipway_process/serving"),
 )
 # Bounds of one request, one tenant, one model or one file: no client can use up another one's part of them.

@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipway_console.settings import ConsoleSettings
 from slipway_gateway.settings import GatewaySettings
 from slipway_operator.settings import OperatorSettings, parse
 from tests.chart.rendered import NAMESPACE, find, objects
@@ -73,9 +74,17 @@ def test_log_levels_of_the_chart_are_known(level: str) -> None:
     assert _operator(operator).log_level == parsed(GatewaySettings.parse, gateway).log_level == level
 
 
-@pytest.mark.parametrize("component", ["operator", "gateway"])
+def test_defaults_of_the_chart_are_those_of_the_console() -> None:
+    chosen = {"api_server_ca_file": "/etc/slipway/api-server-ca/ca.crt"}
+    default = parsed(ConsoleSettings.parse).model_copy(update=chosen)
+    arguments = _container("default", "console", console={"enabled": True})["args"]
+    assert parsed(ConsoleSettings.parse, arguments) == default
+
+
+@pytest.mark.parametrize("component", ["operator", "gateway", "console"])
 def test_ports_are_the_documented_ones(component: str) -> None:
-    found = {port["name"]: port["containerPort"] for port in _container("default", component)["ports"]}
+    container = _container("default", component, console={"enabled": True})
+    found = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert found == {name: number for (process, name), number in ports().items() if process == component}
 
 

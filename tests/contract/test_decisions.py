@@ -5,7 +5,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text()
-FOLDERS = ("operator", "gateway", "jobs", "server", "cli", "process", "contracts", "plane", "devcluster", "tests")
+FOLDERS = (
+    "operator",
+    "gateway",
+    "jobs",
+    "server",
+    "cli",
+    "console",
+    "process",
+    "contracts",
+    "plane",
+    "devcluster",
+    "tests",
+)
 DECISIONS = [int(number) for number in re.findall(r"^- \*\*D(\d+) ", TEXT, re.MULTILINE)]
 HELD_BY = {
     int(number): re.findall(r"`(test_\w+)`", tests)

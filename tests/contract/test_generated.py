@@ -16,7 +16,7 @@ def test_crds_their_copies_and_references_follow_the_api_types() -> None:
 
 
 def test_import_contracts() -> None:
-    environment = {**os.environ, "PYTHONPATH": "operator:gateway:jobs:server:cli:process:contracts:plane"}
+    environment = {**os.environ, "PYTHONPATH": "operator:gateway:jobs:server:cli:console:process:contracts:plane"}
     linter = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     done = subprocess.run(linter, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

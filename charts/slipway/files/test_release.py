@@ -1,4 +1,4 @@
-"""`helm test`: whether a gateway of the release lists its models, or asks for a key. Usage: test_release.py URL"""
+"""`helm test`: whether a gateway of the release lists its models, or requires a key. Usage: test_release.py URL"""
 
 import ssl
 import sys

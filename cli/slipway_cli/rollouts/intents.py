@@ -120,8 +120,11 @@ def _no_target(of: Deployment, records: Sequence[RevisionRecord], to: str | None
     known = ", ".join(f"{item.ordinal} ({item.revision})" for item in others)
     if to:
         return Nothing(f"revision {to} of {of.name} is not in its history; others there are: {known or 'none'}")
-    way = f"; to run another one, name it: `slipway undo {of.name} --to {others[-1].ordinal}`; there are: {known}"
-    return Nothing(f"no revision of {of.name} served before {of.stable}{way if others else ''}")
+    why = f"no revision of {of.name} served before {of.stable}"
+    if not others:
+        return Nothing(why)
+    command = f"slipway undo {of.name} --to {others[-1].ordinal}"
+    return Nothing(f"{why}; to run another one, name it: `{command}`; there are: {known}")
 
 
 def pause(of: Deployment) -> Decision:

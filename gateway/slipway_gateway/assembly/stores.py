@@ -2,11 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import ClientSession
 
 from slipway_contracts.passes import PassKeys
+from slipway_process.spans import Exporter, exporter
 
 from ..balancing.load_balancer import LoadBalancer
 from ..feedback.endpoint import SharedClaims
@@ -22,6 +23,7 @@ from ..telemetry.access_log import AccessLog, open_access_log
 from ..telemetry.inference_log import InferenceLog
 from ..telemetry.line_writer import LineWriter
 from ..telemetry.metrics import GatewayMetrics
+from ..telemetry.tracing import Traces
 from ..upstream.jobs_process import JobsBackend
 
 
@@ -114,3 +116,22 @@ def jobs_of(settings: GatewaySettings, session: ClientSession, balancer: LoadBal
     if not settings.jobs_url:
         return None
     return JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
+
+def traces_of(settings: GatewaySettings) -> Traces:
+    """The traces of a gateway with these settings."""
+    if not settings.spans_endpoint:
+        return Traces(Exporter(), 0, 0)
+    return Traces(
+        exporter(settings.spans_endpoint, "slipway-gateway", settings.spans_service, sampler=_always()),
+        settings.trace_sample,
+        settings.trace_parents,
+    )
+
+
+def _always() -> Any:
+    """The SDK's sampler that records what the gateway has chosen; None without the SDK."""
+    try:
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+    except ImportError:
+        return None
+    return ALWAYS_ON

@@ -5,6 +5,7 @@ share of all, and of those with a `traceparent` that wishes so as many a second 
 clients could make each request cost a trace. Names are those of the semantic conventions.
 """
 
+import asyncio
 import random
 import re
 import time
@@ -12,16 +13,14 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slipway_process.spans import Exporter, exporter
+from slipway_process.spans import Exporter
 
 from ..quotas.usage import Usage
-from ..settings import GatewaySettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
-SERVICE = "slipway-gateway"
 _SAMPLED = 0x01
 # Version 00 of the format; ids of zeros are invalid.
 _VALID = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
@@ -175,7 +174,7 @@ class Traces:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`share`: of all requests. `parents_per_s`: requests a second that are recorded because their client asks."""
+        """`share`: of all requests. `parents_per_s`: requests a second that are recorded because their client does."""
         self._exporter, self._share = exporter_, share
         self._parents_per_s, self._clock, self._chance = parents_per_s, clock, chance
         self._tokens, self._filled_s = max(1.0, parents_per_s) if parents_per_s else 0.0, clock()
@@ -216,9 +215,9 @@ class Traces:
         self._tokens -= 1
         return True
 
-    def close(self) -> None:
-        """Sends the spans that wait. It blocks for some seconds at most."""
-        self._exporter.close()
+    async def close(self) -> None:
+        """Sends the spans that wait, for some seconds at most."""
+        await asyncio.to_thread(self._exporter.close)
 
 
 def _unrecorded(trace_id: str, span_id: str) -> str:
@@ -230,23 +229,3 @@ def _context(headers: Mapping[str, str]) -> Any:
 
     sent = {name: headers[name] for name in (TRACEPARENT, TRACESTATE) if name in headers}
     return TraceContextTextMapPropagator().extract(sent)
-
-
-def traces_of(settings: GatewaySettings) -> Traces:
-    """The traces of a gateway with these settings."""
-    if not settings.spans_endpoint:
-        return Traces(Exporter(), 0, 0)
-    return Traces(
-        exporter(settings.spans_endpoint, SERVICE, settings.spans_service, sampler=_always()),
-        settings.trace_sample,
-        settings.trace_parents,
-    )
-
-
-def _always() -> Any:
-    """The SDK's sampler that records what the gateway has chosen; None without the SDK."""
-    try:
-        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-    except ImportError:
-        return None
-    return ALWAYS_ON

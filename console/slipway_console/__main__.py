@@ -1,0 +1,79 @@
+"""Composition root: settings → connections to the API server → ports → drain."""
+
+import asyncio
+import logging
+import signal
+import ssl
+import sys
+
+from aiohttp import web
+
+from slipway_process import logs
+from slipway_process.network.http_server import HttpRunner
+from slipway_process.network.mutual_tls import UnusableCertificate
+
+from .access.api_server import ApiServer, open_session
+from .serving.app import admin_app, public_app
+from .serving.tls import listener_context
+from .settings import ConsoleSettings
+
+log = logging.getLogger("slipway_console")
+_MAX_HEADER_BYTES = 16_384
+_SHUTDOWN_S = 5.0
+
+
+def main() -> None:
+    settings = ConsoleSettings.parse(sys.argv[1:])
+    logs.configure(settings.log_level)
+    try:
+        asyncio.run(run(settings))
+    except (OSError, UnusableCertificate) as error:
+        sys.exit(f"slipway-console: {error}")
+
+
+async def run(settings: ConsoleSettings) -> None:
+    """Serve pages until SIGTERM or SIGINT.
+
+    Raises:
+        OSError: a port is taken, or a file of certificates cannot be read.
+        UnusableCertificate: the certificate of the port cannot be used.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with open_session(settings.api_server_ca_file, settings.api_timeout_s) as session:
+        api = ApiServer(session, settings.api_server, settings.max_api_calls)
+        admin = await _listen(
+            admin_app(lambda: "shutting down" if stop.is_set() else ""), settings.admin_host, settings.admin_port
+        )
+        context = listener_context(settings.tls_cert_file, settings.tls_private_key_file)
+        public = await _listen(public_app(settings, api), settings.host, settings.port, context)
+        log.info("listening", extra={"pages": public.addresses, "admin": admin.addresses})
+        try:
+            await stop.wait()
+            log.info("draining")
+        finally:
+            await public.cleanup()
+            await admin.cleanup()
+
+
+async def _listen(app: web.Application, host: str, port: int, context: ssl.SSLContext | None = None) -> web.AppRunner:
+    quiet = logging.getLogger("slipway_console.http")
+    quiet.setLevel(logging.CRITICAL)
+    runner = HttpRunner(
+        app,
+        access_log=None,
+        logger=quiet,
+        handler_cancellation=True,
+        max_line_size=_MAX_HEADER_BYTES,
+        max_field_size=_MAX_HEADER_BYTES,
+        shutdown_timeout=_SHUTDOWN_S,
+    )
+    await runner.setup()
+    await web.TCPSite(runner, host or None, port, backlog=128, ssl_context=context).start()
+    return runner
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Settings of the console: `--api-server` is SLIPWAY_CONSOLE_API_SERVER."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_settings import SettingsConfigDict
+
+from slipway_process.settings import ProcessSettings
+from slipway_process.values import Address, FilePath, Flag, OnOff, Port, PositiveCount, Seconds
+
+LONGEST_SESSION_S = 3600.0
+
+
+def _https_url(url: str) -> str:
+    if not url.startswith("https://") or url.endswith("/"):
+        raise ValueError("must begin with https:// and end without a slash: viewers' tokens are sent to it")
+    return url
+
+
+class ConsoleSettings(ProcessSettings):
+    """Shows deployments and the evidence about their rollouts in a browser, with the rights of its viewer alone."""
+
+    model_config = SettingsConfigDict(
+        cli_prog_name="slipway-console", env_prefix="SLIPWAY_CONSOLE_", env_ignore_empty=True
+    )
+
+    host: Address = Field("", description="address of the port for browsers; without one every interface")
+    port: Port = Field(8040, description="port for browsers: HTTPS with --tls-cert-file, else plain HTTP")
+    tls_cert_file: FilePath = Field(
+        "", description="PEM certificate of that port, read again when it changes; without one `kubectl port-forward`"
+    )
+    tls_private_key_file: FilePath = Field("", description="private key of that certificate")
+    admin_host: Address = Field("", description="address of the admin port; without one every interface")
+    admin_port: Port = Field(8041, description="port of /healthz and /readyz")
+    api_server: Annotated[str, AfterValidator(_https_url), Flag("URL")] = Field(
+        "https://kubernetes.default.svc", description="the API server, which gets the token of each viewer"
+    )
+    api_server_ca_file: FilePath = Field(
+        "", description="certificates that the API server is verified by; without them the system's"
+    )
+    api_timeout_s: Seconds = Field(10.0, gt=0, description="time of one call to the API server")
+    secure_cookie: OnOff = Field(
+        True,
+        description="whether browsers send the session by HTTPS alone, or to localhost; off for plain HTTP elsewhere",
+    )
+    session_s: Annotated[Seconds, Field(ge=60, le=LONGEST_SESSION_S)] = Field(
+        LONGEST_SESSION_S, description="time after which a viewer signs in again"
+    )
+    max_sessions: PositiveCount = Field(
+        256, description="sessions in memory; the last quarter is for users that have none"
+    )
+    max_streams: PositiveCount = Field(
+        64, description="pages that are kept up to date at once; the last quarter is for users that have none"
+    )
+    max_api_calls: PositiveCount = Field(
+        32, description="calls to the API server at once; the last quarter is for users that have none"
+    )
+    poll_s: Annotated[Seconds, Field(ge=1)] = Field(
+        2.0, description="time between two looks at what an open page shows"
+    )
