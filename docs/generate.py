@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import cli_reference  # beside this file
+import alerts_page  # beside this file
+import cli_reference
+import dashboards
 import draw_header
 import fields_page
 import models_page
@@ -97,6 +99,9 @@ def outputs() -> dict[Path, str]:
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
         ROOT / "docs" / "crd.md": reference(deployment) + others,
+        alerts_page.PAGE: alerts_page.page(),
+        alerts_page.RULES: alerts_page.rules(),
+        **dashboards.files(),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "server.md": fields_page.page(),

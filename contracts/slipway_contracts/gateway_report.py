@@ -64,7 +64,10 @@ class ImplausibleUsage:
 
 @dataclass(frozen=True, slots=True)
 class RouteReport:
-    """One route. `samples`: GenerationCounts, of which `counters.read` leaves out those that are malformed."""
+    """One route. `samples`: GenerationCounts, of which `counters.read` leaves out those that are malformed.
+
+    `objectives`: counts by key, which `service_levels.read` reads; None: the route has none.
+    """
 
     uid: str = ""
     generation: int | None = None
@@ -75,6 +78,7 @@ class RouteReport:
     service: ServiceReport = ServiceReport()
     implausible_usage: ImplausibleUsage | None = None
     samples: Any = ()
+    objectives: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
+from slipway_contracts import service_levels
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.types import Int32, Int64, strict
 from slipway_contracts.api.writing import to_json
+from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow, outside, shadow_refusal, tolerance_refusals
 
 
@@ -124,6 +126,7 @@ class Traffic:
     predictions: bool | None = None
     """Whether gateways count what responses of classic models predict, because an analysis compares it."""
     inference_log: InferenceLogSample | None = None
+    slo: ServiceLevels | None = None
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
@@ -158,6 +161,8 @@ class Routed(Protocol):
     def twin_shadow(self) -> TwinShadow | None: ...
     @property
     def inference_log(self) -> InferenceLogSample | None: ...
+    @property
+    def slo(self) -> ServiceLevels | None: ...
 
 
 def refusal(table: Routed) -> str:
@@ -182,3 +187,5 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield shadow_refusal(table.twin_shadow)
     if table.inference_log is not None:
         yield outside("inferenceLog.percentage", table.inference_log.percentage, 0, 100)
+    if table.slo is not None:
+        yield service_levels.refusal(table.slo)

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from .states import COMPLETED, ENDED_BATCHES, FAILED
+
 
 class JobsMetrics:
     """The registry of one process."""
@@ -35,6 +37,12 @@ class JobsMetrics:
             ("task",),
             registry=self.registry,
         )
+
+        # A series is there before its first increase, which alerts would not see otherwise.
+        for status in ENDED_BATCHES:
+            self.batches.labels(status)
+        for result in (COMPLETED, FAILED):
+            self.lines.labels(result)
 
     def task_restarted(self, task: str) -> None:
         self._restarts.labels(task).inc()

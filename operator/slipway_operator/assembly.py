@@ -171,7 +171,13 @@ def _tenants(process: Process) -> TenantRunner | None:
     if not process.settings.tenant_status:
         return None
     return TenantRunner(
-        process.client, process.gateways, process.session, process.lease.held, _now, process.look_at_all
+        process.client,
+        process.gateways,
+        process.session,
+        process.lease.held,
+        _now,
+        process.look_at_all,
+        show=process.metrics.tenants.show,
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import yaml
@@ -380,7 +381,7 @@ def test_operators_series_keep_the_namespace_that_they_are_about() -> None:
         item["metadata"]["name"]: item["spec"]["endpoints"][0] for item in of_kind(objects("ha"), "ServiceMonitor")
     }
     assert honor["slipway-operator"]["honorLabels"] is True
-    assert "honorLabels" not in honor["slipway-gateway"]
+    assert honor["slipway-gateway"]["honorLabels"] is True, "its series of objectives name a namespace too"
 
 
 ENGINES = {
@@ -431,13 +432,17 @@ def test_pod_monitor_reads_pages_of_tenants_within_bounds_and_namespaces() -> No
     assert endpoint["followRedirects"] is False and not endpoint.get("honorLabels")
 
 
+# In names of records, and what model pods count themselves.
+NO_SERIES = {"namespace_name_revision", "slipway_server_engine_restarts_total"}
+
+
 def test_a_model_pod_cannot_invent_series_of_the_operator_or_of_an_exporter() -> None:
     """Those of GPUs name the pod that they are about in labels of their own, which could be another tenant's."""
     (monitor,) = of_kind(objects("ha"), "PodMonitor")
     (rule,) = monitor["spec"]["podMetricsEndpoints"][0]["metricRelabelings"]
     assert (rule["sourceLabels"], rule["action"]) == (["__name__"], "drop")
-    rules = (CHART / "files" / "rules.yaml").read_text()
-    used = set(re.findall(r"[\w:]*(?:slipway_|DCGM_|gpu_gfx|xpum_)\w+", rules)) - {"namespace_name_revision"}
+    rules = "".join((CHART / "files" / name).read_text() for name in ("rules.yaml", "alerts.yaml"))
+    used = set(re.findall(r"[\w:]*(?:slipway_|DCGM_|gpu_gfx|xpum_)\w+", rules)) - NO_SERIES
     assert len(used) > 8
     assert not [name for name in used if not re.fullmatch(rule["regex"], name)]
     kept = (
@@ -457,10 +462,27 @@ def test_objects_of_the_prometheus_operator_and_the_dashboard_are_off_by_default
 def test_rules_and_dashboard_are_the_files_of_the_chart() -> None:
     rendered = objects("ha")
     (rules,) = of_kind(rendered, "PrometheusRule")
-    assert rules["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
-    config = find(rendered, "ConfigMap", "slipway-dashboard")
-    assert json.loads(config["data"]["slipway.json"]) == json.loads((CHART / "files" / "dashboard.json").read_text())
+    files = [yaml.safe_load((CHART / "files" / name).read_text()) for name in ("rules.yaml", "alerts.yaml")]
+    assert rules["spec"] == {"groups": [group for file in files for group in file["groups"]]}
+    config = find(rendered, "ConfigMap", "slipway-dashboards")
+    files = sorted((CHART / "files" / "dashboards").glob("*.json"))
+    assert {name: json.loads(text) for name, text in config["data"].items()} == {
+        f"slipway-{file.name}": json.loads(file.read_text()) for file in files
+    }
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_alerts_can_be_left_out_and_lead_to_the_runbooks_of_the_release() -> None:
+    def alerts(**values: Any) -> dict[str, str]:
+        (rules,) = of_kind(objects("ha", values={"metrics": {"prometheusRule": values}}), "PrometheusRule")
+        found = [rule for group in rules["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+        return {rule["alert"]: rule["annotations"]["runbook_url"] for rule in found}
+
+    every = alerts()
+    left_out = ["SlipwayGPUIdle", "SlipwayAccuracyLow"]
+    some = alerts(disabledAlerts=left_out, runbookUrl="https://docs.example.com/a.md")
+    assert every.keys() - some.keys() == {"SlipwayGPUIdle", "SlipwayAccuracyLow"}
+    assert some["SlipwayJobsLate"] == "https://docs.example.com/a.md#slipwayjobslate"
 
 
 def test_prices_and_pods_to_scrape_reach_the_operator() -> None:

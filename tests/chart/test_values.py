@@ -207,6 +207,8 @@ OTHER: Values = {
     "metrics.podMonitor.interval": "7s",
     "metrics.prometheusRule.enabled": True,
     "metrics.prometheusRule.labels": {"release": "x"},
+    "metrics.prometheusRule.disabledAlerts": ["SlipwayGPUIdle"],
+    "metrics.prometheusRule.runbookUrl": "https://docs.example.com/alerts",
     "metrics.dashboard.enabled": True,
     "metrics.dashboard.labels.grafana_dashboard": "yes",
     "metrics.serviceMonitor.enabled": True,
@@ -269,7 +271,10 @@ NEEDS: dict[str, Values] = {
     "metrics.serviceMonitor.interval": {"metrics.serviceMonitor.enabled": True},
     "metrics.podMonitor.labels": {"metrics.podMonitor.enabled": True},
     "metrics.podMonitor.interval": {"metrics.podMonitor.enabled": True},
-    "metrics.prometheusRule.labels": {"metrics.prometheusRule.enabled": True},
+    **{
+        f"metrics.prometheusRule.{leaf}": {"metrics.prometheusRule.enabled": True}
+        for leaf in ("labels", "disabledAlerts", "runbookUrl")
+    },
     "metrics.dashboard.labels.grafana_dashboard": {"metrics.dashboard.enabled": True},
     **{
         f"modelCache.{name}": {"modelCache.namespaces": ["team-a"]}

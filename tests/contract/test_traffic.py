@@ -19,6 +19,7 @@ from slipway_contracts.route_table import (
     digest,
     refusal,
 )
+from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import (
     PredictionTolerance,
     TailThreshold,
@@ -56,10 +57,12 @@ SCORER = TwinScorer("https://quality.example.com/score", 10, 100, 10)
 TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure", SCORER, TOLERANCE)
 RECORDED = ROOT / "tests/contract/recorded/traffic.json"
 RECORDED_DIGEST = "7dcddf8e897069ceadf5a7fd95e8bd6b21632c0b564558145120e86e8d50e0c4"
+# What that release had no field for.
+UNKNOWN: dict[str, Any] = {"slo": None}
 # Of a table and of a route: what is read is used as it is.
 SAME = (
     *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
-    *("feedback", "predictions", "inference_log"),
+    *("feedback", "predictions", "inference_log", "slo"),
 )
 TRAFFIC = Traffic(
     41,
@@ -76,6 +79,7 @@ TRAFFIC = Traffic(
     feedback=True,
     predictions=True,
     inference_log=InferenceLogSample(10, True),
+    slo=ServiceLevels(800, 60, 2000, True),
 )
 
 
@@ -100,6 +104,7 @@ def test_gateway_reads_what_the_operator_writes() -> None:
         ({"backends": (Backend("a", 50),)}, "the weights sum to 50, not to 100"),
         ({"backends": (Backend("a", 50), Backend("a", 50))}, "a revision is listed twice"),
         ({"inference_log": InferenceLogSample(101)}, "inferenceLog.percentage must be from 0 to 100, and is 101"),
+        ({"slo": ServiceLevels(0)}, "slo.ttftMilliseconds must be from 1 to 3600000, and is 0"),
         ({"mirror_routes": (MirrorRoute("m", "a", -1),)}, "mirrorRoutes.percentage must be from 0 to 100, and is -1"),
         (
             {"mirror_routes": (MirrorRoute("m", "a", 1, (), PredictionTolerance(0, -1)),)},
@@ -172,22 +177,24 @@ def test_both_sides_read_what_the_last_release_wrote() -> None:
     """A rolling update has both versions."""
     written = json.loads(RECORDED.read_bytes())
     read = status_room.parse({"traffic": written}).traffic
-    assert read == TRAFFIC and read.digest == digest(written) == RECORDED_DIGEST
+    assert read == replace(TRAFFIC, **UNKNOWN) and read.digest == digest(written) == RECORDED_DIGEST
     route = table.parse_route({**_object(), "status": {"traffic": written}})
-    assert route == table.parse_route(_object())
+    known = status_room.render(Status(traffic=replace(TRAFFIC, **UNKNOWN)))
+    assert route == table.parse_route({**_object(), "status": known})
 
 
 def test_a_field_of_a_later_release_is_ignored_and_changes_the_digest() -> None:
     written = json.loads(RECORDED.read_bytes())
     later = {**written, "canaryHints": [1], "backends": [{**one, "zone": "a"} for one in written["backends"]]}
-    assert status_room.parse({"traffic": later}).traffic == TRAFFIC
+    assert status_room.parse({"traffic": later}).traffic == replace(TRAFFIC, **UNKNOWN)
     route = table.parse_route({**_object(), "status": {"traffic": later}})
     assert isinstance(route, table.Route) and route.backends == TRAFFIC.backends
     assert route.digest == digest(later) != TRAFFIC.digest
 
 
 def test_what_the_operator_writes_is_what_the_last_release_wrote() -> None:
-    assert status_room.render(Status(traffic=TRAFFIC))["traffic"] == json.loads(RECORDED.read_bytes())
+    written = replace(TRAFFIC, **UNKNOWN)
+    assert status_room.render(Status(traffic=written))["traffic"] == json.loads(RECORDED.read_bytes())
 
 
 def test_both_sides_read_the_document_alike() -> None:
@@ -216,6 +223,7 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     assert about.at_pods["abcdefgh22"] == {"10.0.0.1": 1}
     assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
     assert (about.service.answered, about.service.refused, about.service.unserved_s) == (0, 0, None)
+    assert TRAFFIC.slo and about.objectives == dict.fromkeys(TRAFFIC.slo.by_key(), (0, 0))
 
 
 def test_report_has_the_documented_shape() -> None:

@@ -173,6 +173,33 @@ def _policy(kind: str) -> dict[str, Any]:
 
 
 CEL_CASES = (
+    Case(
+        "slo.empty",
+        "spec.slo has no objective",
+        bad=({"slo": {}}, {"slo": {"window": "28d"}}),
+        good=({"slo": {"availability": "99.9"}},),
+    ),
+    *(
+        Case(
+            f"slo.{name}",
+            f"slo.{name} is written in milliseconds or seconds",
+            bad=tuple({"slo": {name: limit}} for limit in ("0ms", "1m", "60", "1.5s", "-1s")),
+            good=({"slo": {name: "800ms"}}, {"slo": {name: "2s"}}),
+        )
+        for name in ("ttftP95", "itlP95", "latencyP99")
+    ),
+    Case(
+        "slo.availability",
+        "slo.availability is a percentage",
+        bad=tuple({"slo": {"availability": share}} for share in ("100", "99,9", "9", "99.9%", "0")),
+        good=({"slo": {"availability": "99.999"}}, {"slo": {"availability": "95"}}),
+    ),
+    Case(
+        "slo.window",
+        "slo.window is a number of days",
+        bad=tuple({"slo": {"availability": "99", "window": days}} for days in ("0d", "91d", "4w", "24h")),
+        good=tuple({"slo": {"availability": "99", "window": days}} for days in ("1d", "28d", "90d")),
+    ),
     *engine_cases.CEL_CASES,
     *pod_cases.CEL_CASES,
     *source_cases.CEL_CASES,

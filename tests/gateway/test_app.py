@@ -242,6 +242,7 @@ async def test_routes_report_is_the_contract() -> None:
             "failsafe": failsafe,
             "service": service,
             "implausible_usage": None,
+            "objectives": None,
         }
         assert report.pop("table") == {"restored": False, "age_s": 0.0}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}

@@ -15,6 +15,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from slipway_contracts.route_table import HeaderRoute, InferenceLogSample, MirrorRoute
+from slipway_contracts.service_levels import ServiceLevels
+from slipway_gateway.fast_lane.table import why_python
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_plane import NATIVE, WHY_MISSING
 from testkit.until import until_async
@@ -201,7 +204,11 @@ async def test_both_lanes_answer_and_count_alike(name: str) -> None:
         for gate in (python, both):
             answered = await gate.post(body, path, headers=headers)
             seen = (seen_by(server) if server.seen else None, len(server.seen))
-            made.append((answered.status, shown(answered), await answered.read(), *seen))
+            kept = shown(answered)
+            if reason in ("chunked", "stream"):
+                # Parts that came in one read have a length: that is by chance.
+                kept.pop("content-length", kept.pop("transfer-encoding", ""))
+            made.append((answered.status, kept, await answered.read(), *seen))
             server.seen.clear()
         assert made[0] == made[1]
         await until_async(lambda: sum(both.outcomes().values()) == 1)
@@ -676,3 +683,15 @@ async def test_servers_learn_alike_whether_a_request_is_recorded(share: float, r
             if plane == "required":
                 assert fast(gate) == (0 if recorded else 1)
     assert seen[0] == seen[1]
+
+
+async def test_each_need_of_a_route_leaves_it_to_python() -> None:
+    """What a route may have and the lane does not do: none of it is plain."""
+    plain = harness.table(1, ("rev", 100, ["http://127.0.0.1:1"])).routes["default/chat"]
+    assert why_python(plain) == ""
+    needs = (
+        {"asleep": True}, {"wake_s": 3}, {"mirror_routes": (MirrorRoute("m", "r", 10),)}, {"feedback": True},
+        {"header_routes": (HeaderRoute("h", "r", ()),)}, {"predictions": True},
+        {"inference_log": InferenceLogSample(10)}, {"slo": ServiceLevels()},
+    )  # fmt: skip
+    assert all(why_python(replace(plain, **need)) for need in needs)

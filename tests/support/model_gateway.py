@@ -104,6 +104,7 @@ class ModelGateway:
     refused: int = 0
     digest: str = ""  # of the table that it routes by
     weights: dict[str, int] = field(default_factory=dict)
+    objectives: dict[str, tuple[int, int]] = field(default_factory=dict)  # requests, and those that missed, by key
 
     def follow(self, table: Traffic | None) -> None:
         """Route by this table from now on; one that was lost leaves the last one in force."""
@@ -244,6 +245,7 @@ class ModelGateway:
             last_request_s=(now - last).total_seconds() if last else None,
             digest=self.digest,
             weights=dict(self.weights),
+            objectives=dict(self.objectives),
         )
 
 

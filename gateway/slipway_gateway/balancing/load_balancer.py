@@ -20,6 +20,7 @@ from .failsafe import AttemptResult
 from .failsafe_state import FailsafeSettings, FailsafeState
 from .first_attempts import FirstAttempts
 from .in_flight import InFlight
+from .objectives import Objectives
 from .outlier import OutlierDetection
 from .published_table import PublishedTable
 from .service import RouteServices
@@ -58,6 +59,8 @@ class LoadBalancer:
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
         self.spares = Spares()
+        self.objectives = Objectives()
+        metrics.registry.register(self.objectives)
         self.activity = ActivityTracker(clock, incarnation)
         self._services = RouteServices(clock, self.activity.notify)
         self._usage_reports = UsageReports(clock, self.activity.notify)
@@ -113,6 +116,7 @@ class LoadBalancer:
         self.failsafe.follow(last, known)
         self.ejection.follow(known)
         self.spares.follow(known)
+        self.objectives.follow(known.routes)
         self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
         # Before its digest is reported: an acknowledged table is in force in both lanes.
         self._publish_in_lane(table)
@@ -288,4 +292,5 @@ class LoadBalancer:
             self._services.report(route.name),
             self._usage_reports.report(route.name),
             self.first_attempts.samples.report(route, self._clock()),
+            self.objectives.report(route),
         )

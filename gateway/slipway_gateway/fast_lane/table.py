@@ -38,6 +38,7 @@ def why_python(route: Route) -> str:
         "feedback": route.feedback,
         "predictions": route.predictions,
         "inference_log": route.inference_log is not None,
+        "objectives": route.slo is not None,
     }
     return next((reason for reason, holds in needs.items() if holds), "")
 

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from slipway_contracts.headers import FEEDBACK, RECOMPUTES, RESUME, RETURNS
 from slipway_process.network.http_server import may_send_whole, send_whole
 
+from ..judging.outcome import ITL
 from ..mirror.queue import MirrorQueue
 from ..quotas.meter import Meter
 from ..quotas.usage import RESPONSES, Usage, last_usage, usage_of_response
@@ -257,6 +258,8 @@ class Relay:
         now_s, wants_json = self._clock(), self._call.wants_json
         if self._aligner:
             response.recorder.complete_stream(now_s, wants_json=wants_json)
+            outcome = response.recorder.outcome
+            self._record.itl_s = outcome.seconds.get(ITL) if outcome else None
         else:
             readable = response.rest is None and self._call.writes_text
             response.recorder.complete(response.start if readable else None, now_s, wants_json=wants_json)

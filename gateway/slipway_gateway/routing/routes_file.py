@@ -14,6 +14,7 @@ import yaml
 from slipway_contracts.api.reading import UnreadableObject, read_text
 from slipway_contracts.api.types import strict
 from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, refusal
+from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
 from .table import Problem, RevisionEndpoints, Route, RouteTable, build
@@ -42,6 +43,7 @@ class FileModel:
     mirror_routes: tuple[MirrorRoute, ...] = ()
     twin_shadow: TwinShadow | None = None
     inference_log: InferenceLogSample | None = None
+    slo: ServiceLevels | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -86,6 +88,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         twin_shadow=entry.twin_shadow,
         forward_headers=entry.forward_headers,
         inference_log=entry.inference_log,
+        slo=entry.slo,
     )
 
 

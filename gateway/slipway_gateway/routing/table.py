@@ -16,6 +16,7 @@ from slipway_contracts.route_table import (
     digest,
     refusal,
 )
+from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
 POOL_PREFIX = "/revisions"  # before the path of an entry's URL at a pod that serves many models
@@ -66,6 +67,7 @@ class Route:
     feedback: bool = False  # what clients learn about its responses later is counted
     predictions: bool = False  # what its responses predict is counted, in bins
     inference_log: InferenceLogSample | None = None  # None: it has none of its requests
+    slo: ServiceLevels | None = None  # objectives that its requests are counted against
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -265,6 +267,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         feedback=bool(traffic.feedback),
         predictions=bool(traffic.predictions),
         inference_log=traffic.inference_log,
+        slo=traffic.slo,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

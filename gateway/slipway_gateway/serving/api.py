@@ -260,7 +260,7 @@ class PublicApi:
                 self.running -= 1
                 if not self.running:
                     self._ended.set()
-                self._count(record, request)
+                self._count(record, request, request.match_info.route.resource)
                 self._balancer.ended(record.model, record.code, record.outcome)
                 self._log(request, record)
 
@@ -320,12 +320,15 @@ class PublicApi:
         with self.awaiting(record):
             return await bodies.read(request, account, self._settings, most_bytes)
 
-    def _count(self, record: RequestRecord, request: web.BaseRequest) -> None:
-        """A request ended: it is counted, and has its line in the access log."""
+    def _count(
+        self, record: RequestRecord, request: web.BaseRequest, resource: web.AbstractResource | None = None
+    ) -> None:
+        """A request ended: it is counted, and has its line in the access log. `resource`: of its path."""
         now_s = self._clock()
         self._metrics.observe(record, now_s)
+        self._balancer.objectives.ended(record, now_s)
         self.access_log.ended(record, request, now_s)
-        record.trace.end(record, request.method, _route_of(request))
+        record.trace.end(record, request.method, resource.canonical if resource else "")
         record.close()
 
     def door(self) -> ConnectionLimiter:
@@ -425,6 +428,7 @@ class PublicApi:
             outgoing = self._call(request, record, body, fields, path, account)
             # From here on only `outgoing` holds the body.
             del body, fields
+            record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
             if outgoing.batch and self.jobs:
                 async with self.jobs.slot(outgoing.whose):
                     return await self._forward(request, outgoing, record)
@@ -561,11 +565,3 @@ class PublicApi:
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
-
-
-def _route_of(request: web.BaseRequest) -> str:
-    """The path of a request's route, with placeholders where clients choose; "" for one that reached no route."""
-    # A malformed message is a request too, and has no route at all.
-    matched = request._match_info if isinstance(request, web.Request) else None
-    resource = matched.route.resource if matched is not None else None
-    return resource.canonical if resource else ""

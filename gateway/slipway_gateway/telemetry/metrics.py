@@ -38,10 +38,12 @@ class RequestRecord(msgspec.Struct):
     request_id: str
     started: float
     model: str = "unknown"
+    route: str = ""  # whose objectives it counts against; empty: it counts against none
     revision: str = ""
     code: int = 500
     outcome: str = "internal"
     first_byte: float | None = None
+    itl_s: float | None = None  # mean seconds between the events of a stream of its first attempt, once it ended
     whole: bool = False  # the client got the last event of a stream
     identity: RequestIdentity | None = None  # None: it is anonymous, or not authenticated yet
     owner: str = ""  # whose places it takes: its tenant's or, without one, those of its address

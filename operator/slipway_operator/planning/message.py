@@ -8,7 +8,7 @@ from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.analysis.spec import OnInconclusive
 from slipway_operator.model.deployment.strategy import Pause, Ramp
 from slipway_operator.planning.analysis import findings, ramping, runs
-from slipway_operator.planning.facts import downloads, model_name, references, serving
+from slipway_operator.planning.facts import downloads, error_budget, model_name, references, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.progress import pause_ends
@@ -30,6 +30,7 @@ def message(course: Course, at: Situation, sizes: Sizes) -> str:
     parts = (
         references.sentence(at.missing),
         "held by spec.paused; " if at.spec.paused and course.rollout else "",
+        error_budget.sentence(course, at),
         sentence(course, at, sizes),
         _mirrored(at),
         _rolled_back(course, at),

@@ -28,6 +28,17 @@ def status(
     return TenantStatus(generation, _use(name, spec, reports, found), carry_over(fresh, former.conditions))
 
 
+def used_shares(name: str, spec: TenantSpec, reports: TenantReports) -> dict[str, float]:
+    """The used share of each budget that the Tenant has, by period; 1 where nothing may be spent."""
+    day, month = reports.spent(name)
+    budgets = (("day", day, spec.budget.per_day), ("month", month, spec.budget.per_month))
+    return {
+        period: float(Decimal(spent) / NANO / Decimal(amount)) if Decimal(amount) else 1.0
+        for period, spent, amount in budgets
+        if amount is not None
+    }
+
+
 def events(former: TenantStatus, fresh: TenantStatus) -> tuple[Event, ...]:
     """Events for conditions that changed since the former status; none for a new Tenant that is Ready at once."""
     return tuple(_events({one.type: one for one in former.conditions}, fresh))

@@ -2,19 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from slipway_operator.api.objects import ObjectKey
-from slipway_operator.api.v1alpha1.status import Phase, Status
-from slipway_operator.component import Component, ReconciledDeployment
-from slipway_operator.model.cluster.observed import Observed
-from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.telemetry.revisions import EngineMetricsCollector, EngineRow, RevisionCosts
+from slipway_operator.telemetry.rollouts import Rollouts
+from slipway_operator.telemetry.tenant_budgets import TenantBudgets
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -41,6 +37,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.rollouts = Rollouts()
         self.registry.register(self.rollouts)
+        self.tenants = TenantBudgets()
+        self.registry.register(self.tenants)
         self.costs = RevisionCosts(prices or {})
         self.registry.register(self.costs)
         self._restarts = Counter(
@@ -169,42 +167,3 @@ class _Queue(Collector):
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
-
-
-class Rollouts(Collector, Component):
-    """Phase, weights and last wake time of every ModelDeployment; a forgotten one has no series any more."""
-
-    def __init__(self) -> None:
-        self._known: dict[ObjectKey, Status] = {}
-
-    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> None:
-        """Show the status that was decided last."""
-        self.show(deployment.key, planned.status)
-
-    def show(self, key: ObjectKey, status: Status) -> None:
-        """Store the status that was decided last."""
-        self._known[key] = status
-
-    def forget(self, key: ObjectKey) -> None:
-        """Drop a ModelDeployment that is gone."""
-        self._known.pop(key, None)
-
-    def collect(self) -> Iterator[Any]:
-        """Yield the current series; the registry calls this at each scrape."""
-        phase = GaugeMetricFamily(
-            "slipway_rollout_phase", "1 for the phase it is in.", labels=["namespace", "name", "phase"]
-        )
-        weight = GaugeMetricFamily(
-            "slipway_rollout_weight_percent", "Share of new requests.", labels=["namespace", "name", "revision"]
-        )
-        wake = GaugeMetricFamily("slipway_wake_seconds", "How long the last wake took.", labels=["namespace", "name"])
-        for key, status in self._known.items():
-            for one in Phase:
-                phase.add_metric([*key, one.value], float(one is status.phase))
-            for backend in status.traffic.backends if status.traffic else ():
-                weight.add_metric([*key, backend.revision], backend.weight)
-            if status.sleep and status.sleep.wake_seconds:
-                wake.add_metric([*key], status.sleep.wake_seconds[-1])
-        yield phase
-        yield weight
-        yield wake

@@ -59,16 +59,21 @@ class RevisionCosts(Collector, Component):
         cost = GaugeMetricFamily(
             "slipway_cost_per_hour", "Cost of the pods with a node, in the currency of the prices.", labels=_REVISION
         )
+        restarts = GaugeMetricFamily(
+            "slipway_pod_restarts", "Restarts of containers in the present pods of a revision.", labels=_REVISION
+        )
         left_out = 0
         for (namespace, name), item in self._revisions():
             room = MOST_PODS - len(info.samples)
             left_out += max(0, len(item.pods) - room)
             for pod in item.pods[:room]:
                 info.add_metric((namespace, pod, name, item.revision), 1.0)
+            restarts.add_metric((namespace, name, item.revision), item.restarts)
             price = cost_per_hour(item.resources, len(item.pods), self._prices)
             if price is not None:
                 cost.add_metric((namespace, name, item.revision), price)
         yield info
+        yield restarts
         yield _left_out("slipway_pod_info", left_out)
         if self._prices:
             yield cost

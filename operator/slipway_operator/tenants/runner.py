@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -64,8 +64,11 @@ class TenantRunner(Component):
         may_write: Callable[[], bool],
         now: Callable[[], datetime],
         changed: Callable[[], None] = lambda: None,
+        *,
+        show: Callable[[Mapping[str, Mapping[str, float]]], None] = lambda _: None,
     ) -> None:
-        self._changed = changed
+        """`show` gets the used shares of budgets after each look."""
+        self._changed, self._show = changed, show
         self.present: bool | None = None  # whether there is a Tenant; None before the first look
         self._client, self._gateways, self._session = client, gateways, session
         self._may_write, self._now = may_write, now
@@ -108,9 +111,11 @@ class TenantRunner(Component):
         if self.present != bool(before):
             self._changed()
         if not found:
+            self._show({})
             return
         reports = await read_reports(self._gateways, self._session)
         changes: list[_Change] = []
+        shares: dict[str, dict[str, float]] = {}
         for obj in found:
             name, generation = obj["metadata"]["name"], obj["metadata"].get("generation", 0)
             try:
@@ -119,9 +124,11 @@ class TenantRunner(Component):
                 self._note_unreadable(name, str(error))
                 continue
             self._unreadable.pop(name, None)
+            shares[name] = tenants.used_shares(name, spec, reports)
             fresh = tenants.status(name, generation, spec, reports, former, self._now())
             if fresh != former:
                 changes.append(_Change(obj, former, fresh, self._written.get(name, _NEVER)))
+        self._show(shares)
         due = [one for one in changes if one.is_news or (self._now() - one.written).total_seconds() >= USE_EACH_S]
         for one in sorted(due, key=lambda one: (not one.is_news, one.written))[:WRITES]:
             await self._write(one)

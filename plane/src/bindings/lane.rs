@@ -30,7 +30,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 12] = [
+const REASONS: [&str; 13] = [
     "",
     "tenants",
     "draining",
@@ -43,6 +43,7 @@ const REASONS: [&str; 12] = [
     "header_routes",
     "endpoints",
     "predictions",
+    "objectives",
 ];
 
 fn reason(given: &str) -> PyResult<&'static str> {

@@ -45,6 +45,14 @@ def test_a_field_that_came_later_changes_identities_only_where_it_is_used() -> N
     assert revision_hash(inputs_of(quantized).inputs) != revision_hash(inputs_of(MINIMAL).inputs)
 
 
+def test_objectives_are_no_part_of_the_identity() -> None:
+    """Golden: objectives may change at any time, and no pod restarts."""
+    slo = {"ttftP95": "800ms", "itlP95": "60ms", "latencyP99": "2s", "availability": "99.9", "window": "28d"}
+    held = {"canary": {"holdOnBudget": True, "steps": [{"setWeight": 10}]}}
+    assert revision_hash(inputs_of({**MINIMAL, "slo": slo}).inputs) == "sdgsod33be"
+    assert revision_hash(inputs_of({**FULL, "slo": slo, "strategy": held}).inputs) == "gw6somijqh"
+
+
 def test_a_classic_model_has_an_identity_of_what_is_written() -> None:
     """Golden too, for the first release with these fields."""
     plain = {"model": {**MINIMAL["model"], "task": "predict"}}

@@ -5,7 +5,20 @@ from datetime import UTC, datetime
 from prometheus_client.exposition import generate_latest
 
 from slipway_contracts.route_table import Backend, Traffic
-from slipway_operator.api.v1alpha1.status import Phase, Sleep, SleepState, Status
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
+from slipway_operator.api.v1alpha1.status import (
+    AnalysisReference,
+    Condition,
+    ObjectiveStatus,
+    Phase,
+    Rollout,
+    ServiceLevelStatus,
+    Sleep,
+    SleepState,
+    State,
+    Status,
+    StepVerdict,
+)
 from slipway_operator.queue import WorkQueue
 from slipway_operator.telemetry.metrics import Metrics
 
@@ -28,6 +41,64 @@ def test_rollouts_come_and_go():
     assert 'revision="r2"' not in text(metrics)
     metrics.rollouts.forget(KEY)
     assert 'name="chat"' not in text(metrics)
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_conditions_are_shown_while_they_report_a_problem():
+    metrics = Metrics("1.2.3")
+    conditions = (
+        Condition("NameConflict", "True", "ModelNameTaken", "", NOW),
+        Condition("TrafficSynced", "False", "Waiting", "", NOW),
+        Condition("Ready", "True", "Serving", "", NOW),
+        Condition("ALaterType", "Unknown", "Odd", "", NOW),
+    )
+    metrics.rollouts.show(KEY, Status(conditions=conditions))
+    shown = [line for line in text(metrics).splitlines() if line.startswith("slipway_condition{")]
+    where = 'slipway_condition{name="chat",namespace="default"'
+    assert shown == [
+        f'{where},reason="ModelNameTaken",status="True",type="NameConflict"}} 1.0',
+        f'{where},reason="Waiting",status="False",type="TrafficSynced"}} 1.0',
+        f'{where},reason="Odd",status="Unknown",type="ALaterType"}} 1.0',
+    ]
+
+
+def test_a_rollout_shows_its_step_and_whether_it_waits_for_a_person():
+    metrics, undecided = Metrics("1.2.3"), StepVerdict(Outcome.INCONCLUSIVE, Reason.METRIC_ERROR, "", NOW)
+    for state, verdict, waits in (
+        (State.PAUSED, undecided, 1.0),
+        (State.PAUSED, None, 1.0),
+        (State.ANALYZING, undecided, 0.0),
+        (State.PAUSED, StepVerdict(Outcome.PASS, Reason.METRIC_ERROR, "", NOW), 0.0),
+    ):
+        run = AnalysisReference("r2/1/0", "quick", verdict=verdict)
+        metrics.rollouts.show(KEY, Status(rollout=Rollout(state, "r2", 1, step_started_at=NOW, analysis=run)))
+        shown = text(metrics)
+        labels = 'name="chat",namespace="default",revision="r2"'
+        assert f"slipway_rollout_undecided{{{labels}}} {waits}" in shown
+        started = "slipway_rollout_step_started_timestamp_seconds"
+        found = {"name": "chat", "namespace": "default", "revision": "r2", "state": state.value}
+        assert metrics.registry.get_sample_value(started, found) == NOW.timestamp()
+    metrics.rollouts.show(KEY, Status(rollout=Rollout(State.PAUSED, "r2", 1)))
+    assert 'slipway_rollout_undecided{name="chat",namespace="default",revision="r2"} 0.0' in text(metrics)
+
+
+def test_objectives_have_their_target_and_what_is_left_of_the_budget():
+    metrics = Metrics("1.2.3")
+    objective = ObjectiveStatus("availability", 99.9, 1000, 2, -1.0)
+    metrics.rollouts.show(KEY, Status(slo=ServiceLevelStatus(NOW, (objective,))))
+    labels = 'name="chat",namespace="default",objective="availability"'
+    assert f"slipway_slo_target_ratio{{{labels}}} 0.999" in text(metrics)
+    assert f"slipway_slo_error_budget_left_ratio{{{labels}}} -1.0" in text(metrics)
+
+
+def test_budgets_of_tenants_come_and_go():
+    metrics = Metrics("1.2.3")
+    metrics.tenants.show({"team-a": {"day": 0.25}})
+    assert 'slipway_tenant_budget_used_ratio{period="day",tenant="team-a"} 0.25' in text(metrics)
+    metrics.tenants.show({})
+    assert "team-a" not in text(metrics)
 
 
 def test_last_wake_is_shown_for_deployments_that_slept():

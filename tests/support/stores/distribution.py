@@ -5,8 +5,6 @@ import contextlib
 import hashlib
 import http.client
 import json
-import os
-import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +14,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from devcluster.places import places
-from devcluster.tools import run
 from testkit.world.program import Launch, running
 from tests.support.registry import MANIFEST
+from tests.support.stores.debian import program
 
 PACKAGE = "docker-registry"
 USER, PASSWORD = "me", "canary"
@@ -79,24 +76,7 @@ def distribution(folder: Path, *, secured: bool) -> Iterator[Distribution]:
     if secured:
         config["auth"] = {"htpasswd": {"realm": "here", "path": str(folder / "passwords")}}
     (folder / "config.yml").write_text(yaml.safe_dump(config))
-    command = [str(_program()), "serve", str(folder / "config.yml")]
+    command = [str(program(PACKAGE)), "serve", str(folder / "config.yml")]
     url = f"http://127.0.0.1:{port}"
     with running(Launch(command, {}, url, f"{url}/"), folder / "log", START_S):
         yield Distribution(port, secured)
-
-
-def _program() -> Path:
-    """Unpacked once."""
-    folder = places().cache / PACKAGE
-    program = folder / "usr" / "bin" / PACKAGE
-    if not program.exists():
-        made = folder.with_name(f"{PACKAGE}.{os.getpid()}.partial")
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(parents=True)
-        run(["apt-get", "download", PACKAGE], cwd=made, timeout=120)
-        [package] = made.glob("*.deb")
-        run(["dpkg-deb", "-x", package, made], timeout=60)
-        with contextlib.suppress(OSError):
-            made.rename(folder)  # another process of this test run may have been faster
-        shutil.rmtree(made, ignore_errors=True)
-    return program

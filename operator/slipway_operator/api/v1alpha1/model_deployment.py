@@ -70,6 +70,68 @@ class TrafficSpec(ApiType):
     inference_log: InferenceLogSpec | None = None
 
 
+_LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"
+
+
+@rule(
+    "has(self.ttftP95) || has(self.itlP95) || has(self.latencyP99) || has(self.availability)",
+    "spec.slo has no objective: write ttftP95, itlP95, latencyP99 or availability, or remove spec.slo",
+)
+@implied_defaults()
+class ServiceLevelObjectives(ApiType):
+    """Objectives of the service that clients get. Gateways count every request against them, and the operator computes
+    the error budget. Absent objectives are not counted. A change restarts nothing."""
+
+    ttft_p95: (
+        Annotated[
+            str,
+            Field(max_length=9),
+            CelRule(_LIMIT, "slo.ttftP95 is written in milliseconds or seconds: write for example 800ms or 2s"),
+        ]
+        | None
+    ) = None
+    """Time within which 95 % of the streams have their first byte at the gateway, for example 800ms."""
+    itl_p95: (
+        Annotated[
+            str,
+            Field(max_length=9),
+            CelRule(_LIMIT, "slo.itlP95 is written in milliseconds or seconds: write for example 60ms"),
+        ]
+        | None
+    ) = None
+    """Mean time between two events within which 95 % of the streams stay, for example 60ms."""
+    latency_p99: (
+        Annotated[
+            str,
+            Field(max_length=9),
+            CelRule(_LIMIT, "slo.latencyP99 is written in milliseconds or seconds: write for example 500ms or 2s"),
+        ]
+        | None
+    ) = None
+    """Time within which 99 % of the responses are complete, for example 2s."""
+    availability: (
+        Annotated[
+            str,
+            Field(max_length=6),
+            CelRule(
+                "self.matches('^[1-9][0-9]([.][0-9]{1,3})?$')",
+                'slo.availability is a percentage from 10 to 99.999, as a string: write for example "99.9"',
+            ),
+        ]
+        | None
+    ) = None
+    """Percent of the requests that do not fail, as a string, for example "99.9"."""
+    window: Annotated[
+        str,
+        Field(max_length=4),
+        CelRule(
+            "self.matches('^([1-9]|[1-8][0-9]|90)d$')",
+            "slo.window is a number of days up to 90d: write for example 28d",
+        ),
+    ] = "28d"
+    """Time over which the objectives hold, in days."""
+
+
 class RollbackWindow(ApiType):
     """Revisions to which a rollback skips the steps."""
 
@@ -259,6 +321,7 @@ class ModelDeploymentSpec(InputsRecord):
     strategy: RolloutStrategy | None = None
     drain: Drain | None = None
     traffic: TrafficSpec | None = None
+    slo: ServiceLevelObjectives | None = None
     paused: bool = False
     """When true, the rollout makes no progress. Recovery of pods, scaling and abort still work."""
     progress_deadline_seconds: Annotated[Int32, Field(ge=5, le=86400)] = 600

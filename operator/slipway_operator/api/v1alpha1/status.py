@@ -341,6 +341,42 @@ class RevisionStatus:
     only; of many nodes those that do not have it come first."""
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectiveStatus:
+    """Objective of spec.slo, over the window so far."""
+
+    objective: str
+    """Name of the objective: ttftP95, itlP95, latencyP99 or availability."""
+    target: float
+    """Percent of the requests that must meet it."""
+    requests: Int64
+    """Requests that count."""
+    missed: Int64
+    """Requests among them that missed it."""
+    budget_left: float
+    """Share of the error budget that is left, from 1 down. At 0 or below it is spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLevelStatus:
+    """What the gateways counted against spec.slo. It is written once a minute, or when a budget is spent."""
+
+    read_at: Time
+    """Time of the last count."""
+    objectives: Annotated[tuple[ObjectiveStatus, ...], AtMost(4)] = ()
+    """Objectives, with what is left of their error budgets."""
+    periods: Annotated[
+        tuple[Annotated[str, AtMost(256), Field(description="START OBJECTIVE/LIMIT=REQUESTS:MISSED ...")], ...],
+        AtMost(30),
+    ] = ()
+    """Counts by time, in 28 periods of the window: START OBJECTIVE/LIMIT=REQUESTS:MISSED."""
+    counted: Annotated[
+        tuple[Annotated[str, AtMost(320), Field(description="PROCESS OBJECTIVE/LIMIT=REQUESTS:MISSED ...")], ...],
+        AtMost(96),
+    ] = ()
+    """What of each gateway process is counted: PROCESS OBJECTIVE/LIMIT=REQUESTS:MISSED."""
+
+
 @required("type", "status", "last_transition_time", "reason", "message")
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -430,6 +466,7 @@ class Status:
     ended: Ended | None = None
     traffic: Traffic | None = None
     sleep: Sleep | None = None
+    slo: ServiceLevelStatus | None = None
     revisions: Annotated[tuple[RevisionStatus, ...], AtMost(MOST_REVISIONS)] = ()
     """Revisions that have pods."""
     aborted_revisions: Annotated[tuple[Annotated[str, Field(description="REVISION/ATTEMPT.")], ...], AtMost(20)] = ()

@@ -329,6 +329,9 @@ class Canary(ApiType):
     equally old and with equal weight. They exist while an analysis is ahead and the new revision has less than half of
     the requests. They count towards capacity.maxSurge. If there is no room or no node for them, the rollout continues
     without them, and the status shows it."""
+    hold_on_budget: bool | None = None
+    """When true, the rollout takes no further step while the error budget of spec.slo is spent. It does not reject the
+    revision: only an analysis does. spec.rollout.promote and promoteFull still work, and so does abort."""
     traffic_percent: Annotated[Int32, Field(ge=0, le=100)] | None = None
     """Percent of new requests for the new revision, for control by hand. It applies until you change it. 100 promotes
     the revision."""

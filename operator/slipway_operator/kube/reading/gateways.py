@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 import msgspec
 
-from slipway_contracts import counters
+from slipway_contracts import counters, service_levels
 from slipway_contracts.gateway_report import (
     ImplausibleUsage,
     RouteReport,
@@ -115,6 +115,7 @@ class Answer:
             digest=route.digest[:DIGEST_LENGTH],
             weights={revision: _count(report.weight) for revision, report in revisions.items()},
             service=_service(route.service),
+            objectives=service_levels.read(route.objectives),
             implausible_usage=usage and ImplausibleUsage(_count(usage.reported), _count(usage.possible)),
         )
 

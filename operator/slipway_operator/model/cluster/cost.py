@@ -21,12 +21,13 @@ class RevisionPods:
     revision: str
     pods: tuple[str, ...]
     resources: Resources
+    restarts: int = 0  # of containers in its pods that are not terminating
 
 
 def revision_pods(observed: Observed, live: Collection[str | None]) -> tuple[RevisionPods, ...]:
     """Return the revisions that have pods on nodes, and live ones without such pods: their cost is known to be 0."""
     return tuple(
-        RevisionPods(name, workload.scheduled, snapshot.inputs.resources)
+        RevisionPods(name, workload.scheduled, snapshot.inputs.resources, observed.restarts(name))
         for name, workload in sorted(observed.workloads.items())
         if (workload.scheduled or name in live) and (snapshot := observed.snapshots.get(labels.what_runs(name)))
     )

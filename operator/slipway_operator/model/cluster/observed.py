@@ -8,6 +8,7 @@ from typing import Any
 from slipway_contracts.api.types import strict
 from slipway_contracts.counters import GenerationCounts
 from slipway_contracts.gateway_report import ImplausibleUsage, ServiceReport
+from slipway_contracts.service_levels import Counted
 from slipway_operator.api.objects import Json
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.stored_run import StoredRun
@@ -142,6 +143,7 @@ class Gateway:
     implausible_usage: ImplausibleUsage | None = None  # of the last minutes; None: all reports were plausible
     # Requests in progress by revision and pod address; a revision is missing when the gateway does not report its pods.
     at_pods: dict[str, dict[str, int]] = field(default_factory=dict)
+    objectives: dict[str, Counted] = field(default_factory=dict)  # counts by key, since its process has the limits
 
     @property
     def idle_s(self) -> float | None:

@@ -21,6 +21,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
 )
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
+from slipway_operator.model.deployment.objectives import ErrorBudgetTerms, terms_of
 from slipway_operator.model.deployment.strategy import Strategy, strategy_of
 from slipway_operator.model.inputs.pod_inputs import PodInputs, checked, inputs_of
 
@@ -66,6 +67,7 @@ class Spec:
     autoscaling: Autoscaling | None = None
     forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
     inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
+    slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -103,6 +105,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         autoscaling=autoscaling_of(spec.autoscaling),
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
+        slo=terms_of(spec.slo) if spec.slo else None,
     )
 
 

@@ -162,6 +162,7 @@ class Strategy:
     capacity: Capacity = Capacity()
     background: Background | None = None
     baseline_pod: bool = False  # compare with new pods of stable: see planning/sizing/baseline.py
+    hold_on_budget: bool = False  # take no step while the error budget is spent
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -198,6 +199,7 @@ def strategy_of(written: api.RolloutStrategy) -> Strategy:
         by_hand=percent is not None,
         background=_background(canary.analysis),
         baseline_pod=bool(canary.baseline_pod),
+        hold_on_budget=bool(canary.hold_on_budget),
         **_common(written),
     )
 

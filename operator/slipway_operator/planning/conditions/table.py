@@ -9,6 +9,7 @@ from slipway_operator.planning.conditions import (
     autoscaling,
     deployment,
     engine_metrics,
+    error_budget,
     ownership,
     references,
     tenants,
@@ -24,6 +25,7 @@ TABLE: tuple[ConditionType, ...] = (
     *references.TYPES,
     *analyses.TYPES,
     *tenants.TYPES,
+    *error_budget.TYPES,
     *unknown_fields.TYPES,
     *ownership.TYPES,
 )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from slipway_operator.api.v1alpha1.status import Condition, Phase, Rollout, SleepState, State
 from slipway_operator.planning.analysis import findings, runs
 from slipway_operator.planning.conditions import table
-from slipway_operator.planning.facts import downloads, model_name, serving
+from slipway_operator.planning.facts import downloads, error_budget, model_name, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.message import overdue
 from slipway_operator.planning.rollout import hooks
@@ -23,7 +23,7 @@ def phase(course: Course, at: Situation, sizes: Sizes) -> Phase:
         return Phase.DEGRADED if settled is Phase.HEALTHY and ill else settled
     if course.state is State.INITIALIZING:
         return _first_phase(course, at)
-    waits = hooks.is_waiting(course, at, sizes) or runs.is_undecided(course, at)
+    waits = hooks.is_waiting(course, at, sizes) or runs.is_undecided(course, at) or error_budget.holds(course, at)
     holds = course.state is State.PAUSED or at.holds or waits
     return Phase.PAUSED if holds else Phase.PROGRESSING
 

@@ -7,6 +7,7 @@ from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.strategy import Analysis, Pause
 from slipway_operator.planning.analysis import runs
+from slipway_operator.planning.facts import error_budget
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.row import ABORTING, FIRST, IN_FLIGHT, Outcome
@@ -23,7 +24,7 @@ _HOLDING: dict[type, State] = {Pause: State.PAUSED, Analysis: State.ANALYZING}
 def may_step(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether the rollout may enter its next step, apart from conditions of the step itself."""
     free = not at.holds and at.replicas > 0 and (sizes.stable_carries or sizes.stable_lost)
-    return free and runs.holds(course, at) is None
+    return free and runs.holds(course, at) is None and not error_budget.holds(course, at)
 
 
 def next_step(course: Course, at: Situation) -> Outcome:
@@ -97,4 +98,5 @@ def _held(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether the target lacks pods, or does not continue, without a fault of its own."""
     queued = capacity.waits_for_node(at, course.target)
     short_of_room = room_for_target(course, at, sizes) < sizes.needed
-    return at.holds or queued or short_of_room or hooks.holding(course, at, sizes) is not None
+    gated = hooks.holding(course, at, sizes) is not None or error_budget.holds(course, at)
+    return at.holds or queued or short_of_room or gated

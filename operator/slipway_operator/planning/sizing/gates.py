@@ -6,6 +6,7 @@ from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.deployment.hooks import Hook
 from slipway_operator.model.deployment.strategy import SetWeight
+from slipway_operator.planning.facts import error_budget
 from slipway_operator.planning.facts.situation import Course, Situation, step_now
 from slipway_operator.planning.sizing import canary
 
@@ -52,9 +53,10 @@ def holds_step(course: Course, at: Situation, mode: Mode) -> bool:
 
 
 def ceiling(course: Course, at: Situation, mode: Mode, weight: int) -> int:
-    """The weight in percent, or the one in force where a higher one is not confirmed."""
+    """The weight in percent, or the one in force where a higher one is not confirmed, or a spent budget holds it."""
     present = at.weight(course.target)
-    return present if weight > present and holds_weight(course, at, mode) else weight
+    held = weight > present and (holds_weight(course, at, mode) or error_budget.holds(course, at))
+    return present if held else weight
 
 
 def holds_weight(course: Course, at: Situation, mode: Mode) -> bool:

@@ -1,0 +1,196 @@
+"""The error budgets of spec.slo: adds what gateways counted, over the window, and decides whether a budget is spent.
+
+The status keeps the counts by period of the window, and of each gateway process what of its counters is in them. So a
+restarted operator counts nothing twice, and a restarted gateway, whose counters begin at zero, is another process.
+Requests that a gateway counted after it was last read are lost when it is killed: those of the last 20 seconds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from slipway_contracts import service_levels
+from slipway_contracts.api.times import format_time, parse_time
+from slipway_contracts.service_levels import Counted
+from slipway_operator.api.v1alpha1.status import ObjectiveStatus, ServiceLevelStatus, State
+from slipway_operator.model.cluster.observed import Gateway
+from slipway_operator.model.deployment.objectives import ErrorBudgetTerms
+from slipway_operator.planning.facts.situation import Course, Situation
+
+PERIODS = 28
+MOST_PROCESSES, MOST_GONE = 64, 32
+LEAST_MISSED = 10  # fewer requests spend no budget: the first failure of a quiet model would
+WRITE_S = 60.0  # counts alone are written no more often
+READ_S, READ_IN_ROLLOUT_S = 20.0, 5.0  # less than a gateway that is gone is remembered
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Counts = dict[str, Counted]  # by key of `service_levels`
+
+
+def holds(course: Course, at: Situation) -> bool:
+    """Whether a rollout takes no step because a budget is spent. One whose steps are done or skipped goes on."""
+    rollout = course.rollout
+    if not at.spec.strategy.hold_on_budget or rollout is None or not rollout.in_flight or course.stable is None:
+        return False
+    return not rollout.skip_steps and rollout.state is not State.PROMOTING and bool(spent(at))
+
+
+def spent(at: Situation) -> tuple[ObjectiveStatus, ...]:
+    """The objectives whose budget is spent, by the status as read and the targets of the spec."""
+    if at.spec.slo is None or at.status.slo is None:
+        return ()
+    keys = at.spec.slo.levels.by_key()
+    now = _summed(_periods(at.status.slo, at.spec.slo, at.now), keys)
+    return tuple(filter(_is_spent, _objectives(at.spec.slo, now)))
+
+
+def account(objective: ObjectiveStatus) -> str:
+    """The numbers of an objective, for messages."""
+    share = objective.missed / objective.requests
+    return (
+        f"{objective.objective}: {objective.missed} of {objective.requests} requests missed it ({share:.3%}), and "
+        f"{100 - objective.target:g} % may"
+    )
+
+
+def sentence(course: Course, at: Situation) -> str:
+    """The beginning of the message while a spent budget holds the rollout; else empty."""
+    if not holds(course, at):
+        return ""
+    return f"held by holdOnBudget, because the error budget is spent ({'; '.join(map(account, spent(at)))}); "
+
+
+def look_again_s(course: Course, at: Situation) -> float | None:
+    """Seconds until the counters are read again; None without objectives."""
+    if at.spec.slo is None:
+        return None
+    rollout = course.rollout
+    return READ_IN_ROLLOUT_S if at.spec.strategy.hold_on_budget and rollout and rollout.in_flight else READ_S
+
+
+def counted(at: Situation) -> ServiceLevelStatus | None:
+    """What the status has of the objectives; the former value where nothing new is worth a write."""
+    terms, former = at.spec.slo, at.status.slo
+    if terms is None:
+        return None
+    renewed = _renewed(former, terms, at.observed.gateways, at.now)
+    if former is None or _differs(former, renewed) or _is_last_word(former, at):
+        return renewed
+    old_enough = at.elapsed_s(former.read_at) >= WRITE_S or at.now < former.read_at
+    return renewed if old_enough and replace(renewed, read_at=former.read_at) != former else former
+
+
+def _is_last_word(former: ServiceLevelStatus, at: Situation) -> bool:
+    """Whether a gateway that is gone has counts that are not written: its last report is kept for a moment alone."""
+    before = dict(filter(None, map(_read, former.counted)))
+    gone = ((one.objectives, before.get(one.incarnation, {})) for one in at.observed.gateways if one.gone)
+    return any(now.get(name, noted) != noted for now, noted_all in gone for name, noted in noted_all.items())
+
+
+def _differs(former: ServiceLevelStatus, renewed: ServiceLevelStatus) -> bool:
+    """Whether more than counts changed: the objectives, their targets, or which budgets are spent."""
+    return [(one.objective, one.target, _is_spent(one)) for one in former.objectives] != [
+        (one.objective, one.target, _is_spent(one)) for one in renewed.objectives
+    ]
+
+
+def _renewed(
+    former: ServiceLevelStatus | None, terms: ErrorBudgetTerms, gateways: Iterable[Gateway], now: datetime
+) -> ServiceLevelStatus:
+    keys = terms.levels.by_key()
+    before = dict(filter(None, map(_read, former.counted))) if former else {}
+    present = _fitting({one.incarnation: one.objectives for one in gateways if one.incarnation}, before)
+    periods = _periods(former, terms, now) if former else {}
+    start = _period_start(now, terms.window)
+    sums = periods.setdefault(start, {})
+    for process, counts in present.items():
+        for name, more in _growth(counts, before.get(process, {}), keys):
+            total, missed = sums.get(name, (0, 0))
+            sums[name] = (total + more[0], missed + more[1])
+    gone = {process: counts for process, counts in before.items() if process not in present}
+    listed = (*list(gone.items())[-MOST_GONE:], *((p, _kept(c, before.get(p, {}), keys)) for p, c in present.items()))
+    return ServiceLevelStatus(
+        now,
+        tuple(_objectives(terms, _summed(periods, keys))),
+        tuple(_line(format_time(begin), counts) for begin, counts in sorted(periods.items()) if counts),
+        tuple(_line(process, counts) for process, counts in listed),
+    )
+
+
+def _fitting(reported: Mapping[str, Counts], before: Mapping[str, Counts]) -> dict[str, Counts]:
+    """Processes that are counted: those that were counted before come first. What is not noted would count twice."""
+    ranked = sorted(reported, key=lambda process: (process not in before, process))
+    return {process: reported[process] for process in sorted(ranked[:MOST_PROCESSES])}
+
+
+def _growth(now: Counts, before: Counts, keys: Mapping[str, str]) -> Iterator[tuple[str, Counted]]:
+    """How much the counts of a process grew. A count below the former one began again, as its limit did."""
+    for name in keys:
+        if name not in now:
+            continue
+        total, missed = now[name]
+        then = before.get(name, (0, 0))
+        began_again = total < then[0] or missed < then[1]
+        yield name, (total, missed) if began_again else (total - then[0], missed - then[1])
+
+
+def _kept(now: Counts, before: Counts, keys: Mapping[str, str]) -> Counts:
+    """Counts to note of a process; one that does not answer, or has no table yet, keeps those of before."""
+    return {name: counts for name in keys if (counts := now.get(name, before.get(name))) is not None}
+
+
+def _periods(status: ServiceLevelStatus, terms: ErrorBudgetTerms, now: datetime) -> dict[datetime, Counts]:
+    """Counts by the start of the period, of those within the window."""
+    found: dict[datetime, Counts] = {}
+    for begin, counts in filter(None, map(_read, status.periods)):
+        try:
+            start = parse_time(begin)
+        except ValueError:
+            continue
+        if now - terms.window < start <= now:
+            found[start] = {name: counts[name] for name in terms.levels.by_key() if name in counts}
+    # A shorter window has shorter periods: of too many the newest are kept.
+    return dict(sorted(found.items())[-PERIODS:])
+
+
+def _period_start(now: datetime, window: timedelta) -> datetime:
+    length = window / PERIODS
+    return _EPOCH + (now - _EPOCH) // length * length
+
+
+def _summed(periods: Mapping[datetime, Counts], keys: Mapping[str, str]) -> Counts:
+    sums: Counts = {}
+    for counts in periods.values():
+        for name in keys:
+            total, missed = counts.get(name, (0, 0))
+            before = sums.get(name, (0, 0))
+            sums[name] = (before[0] + total, before[1] + missed)
+    return sums
+
+
+def _objectives(terms: ErrorBudgetTerms, sums: Counts) -> Iterator[ObjectiveStatus]:
+    for name, objective in terms.levels.by_key().items():
+        total, missed = sums.get(name, (0, 0))
+        budget = terms.budget(objective)
+        left = 1 - float(missed / (total * budget)) if total else 1.0
+        yield ObjectiveStatus(objective, round(float(100 * (1 - budget)), 6), total, missed, round(left, 4))
+
+
+def _is_spent(one: ObjectiveStatus) -> bool:
+    return one.missed >= LEAST_MISSED and one.budget_left <= 0
+
+
+def _line(name: str, counts: Counts) -> str:
+    return " ".join((name, *(f"{key}={total}:{missed}" for key, (total, missed) in sorted(counts.items()))))
+
+
+def _read(line: str) -> tuple[str, Counts] | None:
+    """A line of `_line`; what is malformed in it is left out, and a line without a name is none."""
+    name, *parts = line.split(" ")
+    reported: dict[str, list[int]] = {}
+    for part in parts:
+        key, _, numbers = part.partition("=")
+        total, _, missed = numbers.partition(":")
+        if all(text.isascii() and text.isdigit() and len(text) <= 16 for text in (total, missed)):
+            reported[key] = [int(total), int(missed)]
+    return (name, service_levels.read(reported)) if name else None

@@ -1,0 +1,130 @@
+"""A real Prometheus scrapes our pages, runs rules and alerts, and answers every query of the dashboards."""
+
+import json
+import math
+import shutil
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster.ports import reserve_port
+from testkit.until import until
+from testkit.world.program import Launch, running
+from tests.chart import pages
+from tests.chart.rendered import CHART
+from tests.chart.test_dashboards import BOARDS, panels
+from tests.support.stores.debian import program
+
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("apt-get") is None, reason="Prometheus comes from Debian's package"),
+]
+VALUES = {"$namespace": "team", "$name": "chat", "$model": "chat", "$tenant": ".*", "$__rate_interval": "10s"}
+RANGE = ("$__range:5m", "10s:1s")
+# Panels about what does not happen in a healthy cluster: they are empty, and say so.
+QUIET = {
+    "Requests that did not end well",
+    "Failed share by model",
+    "Pods whose metrics cannot be read",
+    "Engines that died, and restarts",
+}
+# A ratio of an hour that rules of one sample a minute make.
+SLOW = {"Cost per million tokens"}
+MOST = {"percentunit": 1.0, "percent": 100.0, "s": 3600.0}
+FEW = 2e6
+
+
+class Prometheus:
+    """The API of one."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def query(self, text: str) -> list[dict[str, Any]]:
+        url = f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': text})}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder, port = tmp_path_factory.mktemp("prometheus"), reserve_port()
+    with pages.served() as served:
+        _configure(folder, served)
+        command = [
+            str(program("prometheus")),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        url = f"http://127.0.0.1:{port}"
+        with running(Launch(command, {}, url, f"{url}/-/ready"), folder / "log", 60.0):
+            found = Prometheus(url)
+            recorded = "namespace_name_revision_objective:slipway_slo_burn:rate5m"
+            until(lambda: found.query(recorded), "rules are evaluated")
+            yield found
+
+
+def _configure(folder: Path, port: int) -> None:
+    jobs = [
+        {
+            "job_name": path.strip("/"),
+            "metrics_path": path,
+            "honor_labels": path in ("/operator", "/gateway"),
+            "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": labels}],
+        }
+        for path, labels in pages.PATHS.items()
+    ]
+    for name in ("rules.yaml", "alerts.yaml"):
+        rules = yaml.safe_load((CHART / "files" / name).read_text())
+        for group in rules["groups"]:
+            group["interval"] = "1s"
+        (folder / name).write_text(yaml.safe_dump(rules))
+    settings = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.yaml", "alerts.yaml"],
+        "scrape_configs": jobs,
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+
+
+def _with_values(text: str) -> str:
+    text = text.replace(*RANGE).replace("$__range", "10s")
+    for name, value in VALUES.items():
+        text = text.replace(name, value)
+    return text
+
+
+PANELS = [(board, panel) for board in BOARDS for panel in panels(board)]
+
+
+@pytest.mark.parametrize(("board", "panel"), PANELS, ids=[f"{b}: {p['title']}" for b, p in PANELS])
+def test_no_panel_is_empty_and_no_unit_is_wrong(prometheus: Prometheus, board: str, panel: dict[str, Any]) -> None:
+    if panel["title"] in QUIET | SLOW:
+        assert all(isinstance(prometheus.query(_with_values(one["expr"])), list) for one in panel["targets"])
+        return
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    for target in panel["targets"]:
+        found = until(
+            lambda one=target: prometheus.query(_with_values(one["expr"])), f"{panel['title']} has series", 60
+        )
+        for series in found:
+            value = float(series["value"][1])
+            assert math.isnan(value) or value <= MOST.get(unit, FEW), f"{panel['title']}: {value} {unit}"
+        shown = {name.strip("{}") for name in target["legendFormat"].split() if name.startswith("{{")}
+        lacks = {name for word in shown for name in word.split("}}/{{")} - set().union(
+            *(one["metric"] for one in found)
+        )
+        assert not lacks, f"{panel['title']}: the legend has labels that no series has"
+
+
+def test_nothing_alerts_while_all_is_well(prometheus: Prometheus) -> None:
+    until(lambda: prometheus.query("namespace_name_revision:slipway_gpu_utilization:avg"), "all is scraped")
+    assert [one["metric"] for one in prometheus.query("ALERTS")] == []
