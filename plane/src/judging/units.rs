@@ -4,7 +4,7 @@
 //! use the same memory. Whether it counts is decided when its first request is assigned.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ const ENDED: &str = "ended";
 pub struct SessionMemory {
     limit: usize,
     taken: usize,
-    members: HashMap<u64, Sessions>,
+    members: BTreeMap<u64, Sessions>,
     next: u64,
     /// Keyed by the process: no client can choose names that collide.
     hasher: RandomState,
@@ -63,7 +63,7 @@ pub struct Units {
 
 impl SessionMemory {
     pub fn new(limit: usize) -> Self {
-        SessionMemory { limit, taken: 0, members: HashMap::new(), next: 0, hasher: RandomState::new() }
+        SessionMemory { limit, taken: 0, members: BTreeMap::new(), next: 0, hasher: RandomState::new() }
     }
 
     /// Sessions that are remembered in all.
@@ -75,7 +75,8 @@ impl SessionMemory {
     fn make_room(&mut self) {
         if self.taken >= self.limit {
             let size = FORGOTTEN.min(self.limit);
-            let largest = self.members.values_mut().max_by_key(|one| one.oldest_first.len());
+            // Of several the oldest, as in Python.
+            let largest = self.members.values_mut().rev().max_by_key(|one| one.oldest_first.len());
             self.taken -= largest.map_or(0, |one| one.forget(size));
         }
         self.taken += 1;
