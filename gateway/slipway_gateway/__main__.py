@@ -20,6 +20,7 @@ from slipway_process.supervisor import OnFailure, Supervisor
 
 from .assembly.cluster import Run, authenticator_of, gateways_watch, service_accounts, tables_of
 from .assembly.forwarding import balancer_of, forwarding_of
+from .assembly.plane import join_lane
 from .assembly.stores import (
     SharedStores,
     access_log_of,
@@ -183,6 +184,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             claims=shared.claims,
             traces=traces,
         )
+        join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
         tasks, stop = _supervisor(metrics)
         token = OperatorToken(settings.operator_token_file)
@@ -191,8 +193,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls, plane=plane)
         grpc_port = await _listen_grpc(edge, balancer, settings, tls)
-        collector.spare()
-        _log_ports(runner, *admin_runners, tls=tls is not None)
+        _ports_are_open(runner, *admin_runners, tls=tls is not None)
         warmup = Warmup(open_direct(session), settings.warm_connections, clock)
         _supervise(
             tasks,
@@ -220,7 +221,9 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 
-def _log_ports(*runners: web.AppRunner, tls: bool) -> None:
+def _ports_are_open(*runners: web.AppRunner, tls: bool) -> None:
+    """Says where, and spares the collector what lives as long as the process."""
+    collector.spare()
     ports = zip(("api", "admin", "internal"), runners, strict=False)
     log.info("listening", extra={"tls": tls, **{name: runner.addresses for name, runner in ports}})
 

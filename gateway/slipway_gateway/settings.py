@@ -369,9 +369,11 @@ class GatewaySettings(ProcessSettings):
     )
     plane: Literal["auto", "off", "required"] = Field(
         "off",
-        description="whether the compiled data plane accepts the connections of a port without TLS; auto: where it is "
-        "installed; required: the gateway does not start without it. For now it hands all of them to Python, so that "
-        "nothing is faster with it",
+        description="whether the compiled data plane accepts the connections of a port without TLS, and serves plain "
+        "requests by itself; auto: where it is installed; required: the gateway does not start without it",
+    )
+    plane_max_body_bytes: Annotated[Bytes, Field(le=1 << 20)] = Field(
+        64 << 10, description="largest request body that the data plane serves by itself; 0: Python serves all"
     )
     drain_delay_s: Seconds = Field(5.0, description="time after SIGTERM in which new requests are still served")
     drain_timeout_s: Seconds = Field(600.0, description="time after that for running requests")

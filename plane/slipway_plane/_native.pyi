@@ -1,6 +1,6 @@
 """Types of the Rust library (plane/src/bindings)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import final
 
@@ -31,12 +31,15 @@ class Listener:
         longest_silence_s: float,
         refusal_total: bytes,
         refusal_share: bytes,
+        lane: Lane | None = None,
     ) -> None:
         """`sockets`: descriptors of bound TCP sockets, which are the listener's from here on.
 
         `percentage`, `max_per_address`: as for `Places`; 0: no bound in any case. `longest_silence_s`: time that a
         connection may stay open without its first byte. `refusal_total`, `refusal_share`: whole responses on
-        connections for which there is no place. Raises ValueError: a negative descriptor or time; OSError.
+        connections for which there is no place. `lane`: serves plain requests; None: all are Python's.
+
+        Raises ValueError: a negative descriptor or time; OSError.
         """
 
     def start(self) -> None:
@@ -94,6 +97,15 @@ class News:
     def ended(self) -> str | None:
         """Why the thread ended; None: it runs."""
 
+    @property
+    def logged(self) -> list[LogEntry]: ...
+    @property
+    def unlogged(self) -> int:
+        """Requests for which there was no room in `logged`."""
+
+    @property
+    def recounts(self) -> list[Recount]: ...
+
 @final
 class Handed:
     """A connection with its first bytes."""
@@ -108,8 +120,21 @@ class Handed:
     def take_first_bytes(self) -> bytes:
         """What was read, at least one byte; the second call returns none."""
 
+    @property
+    def returns(self) -> tuple[bool, bool]:
+        """Whether the connection may be given back to the lane: at once, or when there is another table."""
+
+    def give_back(self, lane: Lane, descriptor: int) -> None:
+        """The lane serves the connection again, by a descriptor that is the lane's from here on. Raises ValueError."""
+
+    def take_traced(self) -> bool:
+        """Whether the lane chose that the spans of its first request are recorded; false from the second call on."""
+
+    def take_begun(self) -> Begun | None:
+        """What the lane did with its first request; None: nothing, or it was taken before."""
+
     def leave(self) -> None:
-        """Gives its place back; once."""
+        """Gives its place back, and what it still has; once."""
 
 @final
 class Places:
@@ -122,3 +147,300 @@ class Places:
         """Returns "" or why there is no place: total or share."""
 
     def leave(self, owner: str) -> None: ...
+
+# -- the fast lane (docs/plane.md)
+
+Strata = dict[str, list[int]]
+"""Counts of latencies by stratum, in buckets."""
+
+@final
+class Sessions:
+    """The sessions of all generations, with one limit."""
+
+    def __init__(self, limit: int) -> None: ...
+    @property
+    def taken(self) -> int: ...
+
+@final
+class Units:
+    """Twin of the gateway's `judging.units.Units`, for both lanes. Keys and clients are UTF-8."""
+
+    def __init__(self, memory: Sessions, weights: Mapping[str, int], begun_s: float) -> None: ...
+    def __len__(self) -> int: ...
+    def assign(self, revision: str, key: bytes, client: bytes, now_s: float) -> tuple[bool, bool]: ...
+    def has(self, key: bytes) -> bool: ...
+    def remember(self, key: bytes) -> None: ...
+    def first_end(self, key: bytes) -> bool: ...
+    def first(self, key: bytes, name: str) -> bool: ...
+    def end(self) -> None: ...
+
+@final
+class Generation:
+    """What the lane counts of one generation for the judge. `bounds`: of the buckets of latencies, in seconds."""
+
+    def __init__(self, units: Units, bounds: Sequence[float], keeps_open: bool) -> None: ...
+    def take(self) -> dict[str, tuple[int, int, int, Strata, Strata]]:
+        """Since the last call, by revision: assigned, requests, units, latencies, and lower bounds of latencies."""
+
+Endpoint = tuple[str, str, int, str, str]
+"""URL, address, port, `Host`, and prefix of paths."""
+
+@final
+class LaneRoute:
+    """A route for `Lane.publish`. `reason`: why its requests are Python's; empty: they are plain.
+
+    `names`: by which requests name it. `backends`: revisions with their weights and endpoints. `forwarded`: credentials
+    that servers get. `is_paused`: the failsafe acts. `valid_for_s`: of its weights; None: for ever. Raises ValueError:
+    a reason that metrics do not have, or a negative time.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        uid: str,
+        model: str,
+        id: str,
+        names: Sequence[str],
+        reason: str,
+        salt: str,
+        backends: Sequence[tuple[str, int, Sequence[Endpoint]]],
+        forwarded: Sequence[str],
+        generation: Generation | None,
+        is_paused: bool,
+        valid_for_s: float | None,
+    ) -> None: ...
+
+@final
+class Lane:
+    """The fast lane: serves plain requests in the listener's thread. Its methods may be called by any thread."""
+
+    def __init__(
+        self,
+        *,
+        paths: Sequence[str],
+        max_body_bytes: int,
+        max_head_bytes: int,
+        max_response_bytes: int,
+        sticky_by: Sequence[str],
+        tenant_by: Sequence[str],
+        tenant_salt: str,
+        shares_by_key: bool,
+        priority_limit: int,
+        connect_timeout_s: float,
+        stall_timeout_s: float,
+        patience_s: float,
+        server: str,
+        seconds_bounds: Sequence[float],
+        ttft_bounds: Sequence[float],
+        logs: bool,
+        log_below: int,
+        recount_one_in: int,
+        trace_below: int | None,
+        in_flight: Places,
+        max_bytes: int,
+        percentage: int,
+        now_s: float,
+    ) -> None:
+        """`patience_s`: after it a request that is not whole, or has no response, is Python's. `log_below`: 16^8 times
+        the share of requests with lines in the access log. `now_s`: of the clock of sessions. Raises ValueError."""
+
+    def publish(self, routes: Sequence[LaneRoute]) -> None:
+        """Replaces all routes. Raises ValueError: an endpoint's address is none."""
+
+    def open(self, why_closed: str) -> None:
+        """Whether requests are served: "" or the reason that they are not. Raises ValueError."""
+
+    def pause(self, route: str, is_paused: bool) -> None:
+        """Leaves the requests of a route to Python for now, or no longer."""
+
+    def renew(self, valid_for_s: float) -> None:
+        """The weights of all routes are valid for so long. Raises ValueError."""
+
+    def sign_with(self, id: str, master: bytes) -> None:
+        """The key that proves tenants; an empty id: there is none."""
+
+    def eject(self, ejected: Mapping[str, float]) -> None:
+        """Replaces the endpoints that are ejected: for how many seconds, by URL. Raises ValueError."""
+
+    def blame(self, keys: set[tuple[str, str, int]]) -> None:
+        """Replaces the clients, paths and lengths of requests that are left to Python."""
+
+    def answered(self, client: str, path: str, body: bytes) -> bool: ...
+    def count_python(self, url: str, count: int) -> None:
+        """Python has so many requests in flight at an endpoint."""
+
+    def at(self, url: str) -> int:
+        """Requests in flight at an endpoint, in this lane."""
+
+    def running(self) -> list[tuple[str, str, str, int]]:
+        """Requests in flight in this lane by route, model and revision, where there are some."""
+
+    def activity(self, route: str, uid: str) -> tuple[int, float | None]:
+        """Requests in progress in this lane, and seconds since the last one ended."""
+
+    @property
+    def held_bytes(self) -> int: ...
+    def take(self) -> LaneCounts:
+        """What was counted since the last call."""
+
+@final
+class LaneCounts:
+    @property
+    def revisions(self) -> list[RevisionCounts]: ...
+    @property
+    def endpoints(self) -> list[tuple[str, int]]:
+        """Responses that are no failure, by URL."""
+
+    @property
+    def hand_overs(self) -> list[tuple[str, str, int]]:
+        """Connections that went to Python, by model ("": not known) and reason."""
+
+Times = tuple[list[int], float]
+"""Counts by bucket, empty without any, and the sum of seconds."""
+
+@final
+class RevisionCounts:
+    @property
+    def route(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def requests(self) -> int:
+        """First attempts."""
+
+    @property
+    def answered(self) -> int:
+        """Attempts to which an endpoint responded well."""
+
+    @property
+    def ok(self) -> int: ...
+    @property
+    def left(self) -> int: ...
+    @property
+    def clients(self) -> list[str]:
+        """Of the last of these attempts."""
+
+    @property
+    def seconds(self) -> Times: ...
+    @property
+    def ttft(self) -> Times: ...
+
+@final
+class LogEntry:
+    """A request that this lane ended, for its line in the access log."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def client_request_id(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def upstream(self) -> str: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def ended_s(self) -> float:
+        """Unix time."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def ttft_s(self) -> float | None: ...
+    @property
+    def bytes_in(self) -> int: ...
+    @property
+    def bytes_out(self) -> int: ...
+    @property
+    def tokens(self) -> tuple[int, int] | None: ...
+
+@final
+class Recount:
+    """A request that this lane ended, with what it made of it, so that Python counts it again."""
+
+    @property
+    def owner(self) -> str: ...
+    @property
+    def request(self) -> bytes: ...
+    @property
+    def response(self) -> bytes: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def route(self) -> str: ...
+    @property
+    def salt(self) -> str: ...
+    @property
+    def weights(self) -> list[tuple[str, int]]: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def client(self) -> str: ...
+    @property
+    def own(self) -> str: ...
+    @property
+    def stratum(self) -> str: ...
+    @property
+    def sent(self) -> bytes: ...
+
+@final
+class Begun:
+    """A request that this lane sent to an endpoint, and that Python goes on with."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def endpoint(self) -> tuple[str, str, str, str]:
+        """Route, model, revision and URL."""
+
+    @property
+    def ages_s(self) -> tuple[float, float]:
+        """Seconds since it came, and since it was sent."""
+
+    @property
+    def was_idle(self) -> bool:
+        """Whether its connection to the endpoint had waited for it."""
+
+    @property
+    def owner(self) -> str:
+        """Whose place among the requests in flight it has."""
+
+    def detach(self) -> int | None:
+        """The descriptor of that connection, which is the caller's from here on; None: none could be opened."""
+
+    def take_received(self) -> bytes:
+        """What came of its response."""
+
+    def take_unsent(self) -> bytes:
+        """The rest of it that was not sent."""
+
+    def take_place(self) -> bool:
+        """Whether it has a place among the requests in flight, which is the caller's from here on."""
+
+    def counted(self) -> None:
+        """It no longer counts as in flight in this lane."""
+
+    def end(self) -> None:
+        """Gives back what it still has."""
+
+def is_good_response(body: bytes) -> bool:
+    """Whether a whole response is good for certain: where this is true, `wire.responses.find_failures` finds none."""
+
+def is_varied_text(text: bytes) -> bool:
+    """Whether a text has no loop at its end for certain: where this is true, `wire.responses.loops` is false."""
+
+def http_date(unix_s: int) -> str:
+    """A time as the header `Date` has it."""

@@ -6,11 +6,15 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rustix::event::{eventfd, EventfdFlags};
+use tokio::net::TcpStream as Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::balancing::in_flight::Flight;
 use crate::limits::places::{Places, Refusal};
+use crate::telemetry::access_log::{LogEntry, Recount};
 
 /// Connections that may wait for Python with their first bytes.
 pub const MOST_UNTAKEN: usize = 64;
@@ -18,28 +22,63 @@ pub const MOST_UNTAKEN: usize = 64;
 /// (`limits/transports.py`): a head that comes whole counts whole, or not at all.
 pub const FIRST_BYTES: usize = 64 << 10;
 
+/// Entries for the access log that may wait, and requests to count again.
+const MAX_LOGGED: usize = 8192;
+const MAX_RECOUNTS: usize = 32;
+
 /// A place among the connections of the port; it is given back when this is dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Mutex<Places>>,
     owner: String,
+    is_kept: bool,
 }
 
 impl Place {
     pub fn take(places: &Arc<Mutex<Places>>, owner: String) -> Result<Place, Refusal> {
         locked(places).take(&owner)?;
-        Ok(Place { places: places.clone(), owner })
+        Ok(Place { places: places.clone(), owner, is_kept: false })
     }
 
     pub fn owner(&self) -> &str {
         &self.owner
     }
+
+    /// The place stays taken: who calls this gives it back.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        locked(&self.places).leave(&self.owner);
+        if !self.is_kept {
+            locked(&self.places).leave(&self.owner);
+        }
     }
+}
+
+/// A request that the fast lane has sent to an endpoint, and that Python goes on with.
+#[derive(Debug)]
+pub struct Begun {
+    /// Made by this gateway.
+    pub id: String,
+    pub began: Instant,
+    pub sent: Instant,
+    pub route: String,
+    pub model: String,
+    pub revision: String,
+    pub url: String,
+    /// The connection to the endpoint; None: none could be opened.
+    pub endpoint: Option<Connection>,
+    /// The connection waited for this request.
+    pub was_idle: bool,
+    /// Of the response, and what was not sent of the request.
+    pub received: Vec<u8>,
+    pub unsent: Vec<u8>,
+    /// Counts of it, which stay until Python has its own.
+    pub in_flight: Option<Place>,
+    pub flight: Option<Flight>,
 }
 
 /// A connection that Python is to serve. Dropped, it is closed and its place is free.
@@ -48,6 +87,22 @@ pub struct Handed {
     pub stream: TcpStream,
     pub first_bytes: Vec<u8>,
     pub place: Place,
+    /// Its first request, where that was sent to an endpoint.
+    pub begun: Option<Box<Begun>>,
+    pub returns: Returns,
+    /// The spans of its first request are recorded.
+    pub is_traced: bool,
+}
+
+/// Whether Python may give a connection back once it waits for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    /// What its client sends is nothing for the fast lane.
+    Never,
+    /// The next request may be plain.
+    AtOnce,
+    /// The next table may have plain routes for it.
+    WithTable,
 }
 
 /// What happened since Python last took the news.
@@ -65,6 +120,11 @@ pub struct News {
     pub accept_failures: u64,
     /// Why the thread ended, if it did.
     pub ended: Option<String>,
+    /// Requests of the fast lane for the access log, and how many there was no room for.
+    pub logged: Vec<LogEntry>,
+    pub unlogged: u64,
+    /// Requests that Python counts again.
+    pub recounts: Vec<Recount>,
 }
 
 /// The side of the queue that both threads hold.
@@ -108,6 +168,29 @@ impl HandOver {
     pub fn count(&self, change: impl FnOnce(&mut News)) {
         change(&mut locked(&self.news).0);
         self.wake();
+    }
+
+    /// Adds an entry for the access log. Python looks for it from time to time, and is woken when many wait.
+    pub fn log(&self, entry: LogEntry) {
+        let mut news = locked(&self.news);
+        if news.0.logged.len() >= MAX_LOGGED {
+            news.0.unlogged += 1;
+            return;
+        }
+        news.0.logged.push(entry);
+        let wakes = news.0.logged.len() >= MAX_LOGGED / 4;
+        drop(news);
+        if wakes {
+            self.wake();
+        }
+    }
+
+    /// Adds a request to count again, where there is room.
+    pub fn recount(&self, one: Recount) {
+        let mut news = locked(&self.news);
+        if news.0.recounts.len() < MAX_RECOUNTS {
+            news.0.recounts.push(one);
+        }
     }
 
     /// All news since the last call. It is Python's from here on, and there is room for as much again.

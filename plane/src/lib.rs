@@ -10,13 +10,18 @@
 pub mod balancing;
 #[cfg(feature = "python")]
 mod bindings;
+pub mod forwarding;
 pub mod handover;
 pub mod identity;
+pub mod judging;
 pub mod keyed_lookup;
+pub mod lane;
 pub mod limits;
 pub mod listener;
 pub mod quotas;
 pub mod routing;
+pub mod serving;
+pub mod telemetry;
 pub mod upstream;
 pub mod wire;
 

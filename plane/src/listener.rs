@@ -17,11 +17,14 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, sleep_until, Instant};
+use tokio::time::{interval, sleep, sleep_until, Instant};
 
-use crate::handover::{locked, HandOver, Handed, Place, FIRST_BYTES};
+use crate::handover::{locked, HandOver, Handed, Place, Returns, FIRST_BYTES};
+use crate::lane::Lane;
 use crate::limits::connections::address_owner;
 use crate::limits::places::{Places, Refusal};
+use crate::serving::api;
+use crate::upstream::pool::IDLE;
 
 const BACKLOG: i32 = 1024;
 /// After the process had no descriptor for a connection.
@@ -44,18 +47,20 @@ pub struct Settings {
 
 /// What Python wants of the thread.
 #[derive(Clone, Copy, Debug)]
-struct Orders {
+pub(crate) struct Orders {
     is_open: bool,
     stops: bool,
-    longest_silence: Duration,
+    pub(crate) longest_silence: Duration,
     /// Silent connections that were accepted before it are closed, to make room.
-    closed_before: Option<Instant>,
+    pub(crate) closed_before: Option<Instant>,
 }
 
 /// What both threads hold.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     settings: Settings,
+    /// Serves plain requests; None: all are Python's.
+    lane: Option<Arc<Lane>>,
     places: Arc<Mutex<Places>>,
     handover: HandOver,
     orders: watch::Sender<Orders>,
@@ -75,12 +80,13 @@ pub struct Listener {
 
 impl Listener {
     /// `sockets`: bound, and of this listener from here on. Raises what the system has against an eventfd.
-    pub fn new(sockets: Vec<Socket>, settings: Settings) -> io::Result<Listener> {
+    pub fn new(sockets: Vec<Socket>, settings: Settings, lane: Option<Arc<Lane>>) -> io::Result<Listener> {
         let places = Places::new(settings.max_connections, settings.percentage, settings.max_per_address);
         let longest_silence = settings.longest_silence;
         let orders = Orders { is_open: true, stops: false, longest_silence, closed_before: None };
         let shared = Shared {
             settings,
+            lane,
             places: Arc::new(Mutex::new(places)),
             handover: HandOver::new()?,
             orders: watch::Sender::new(orders),
@@ -168,6 +174,16 @@ impl Drop for Listener {
     }
 }
 
+impl Shared {
+    pub(crate) fn handover(&self) -> &HandOver {
+        &self.handover
+    }
+
+    pub(crate) fn orders(&self) -> watch::Receiver<Orders> {
+        self.orders.subscribe()
+    }
+}
+
 /// The thread: returns when it is to stop, or an error that ends it.
 fn serve(shared: &Arc<Shared>, sockets: Vec<Socket>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -177,13 +193,33 @@ fn serve(shared: &Arc<Shared>, sockets: Vec<Socket>) -> io::Result<()> {
             ports.spawn(accept(shared.clone(), TcpListener::from_std(socket)?));
         }
         let mut orders = shared.orders.subscribe();
+        let mut sweeps = interval(IDLE);
         loop {
             tokio::select! {
                 _ = orders.wait_for(|orders| orders.stops) => return Ok(()),
+                _ = sweeps.tick() => if let Some(lane) = &shared.lane { lane.pool.close_unused() },
+                () = returned(shared) => serve_returned(shared),
                 Some(ended) = ports.join_next() => ended.map_err(io::Error::other)??,
             }
         }
     })
+}
+
+/// Returns when Python has given connections back.
+async fn returned(shared: &Shared) {
+    match &shared.lane {
+        Some(lane) => lane.has_returned.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn serve_returned(shared: &Arc<Shared>) {
+    let Some(lane) = &shared.lane else { return };
+    for (stream, place) in lane.take_returned() {
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            tokio::spawn(api::serve(Silent::new(shared.clone()), lane.clone(), stream, place));
+        }
+    }
 }
 
 /// Accepts until the port is to close. Returns an error with which no further connection can come.
@@ -236,7 +272,16 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
     match Place::take(&shared.places, address_owner(address.ip())) {
         Ok(place) => {
             let silent = Silent::new(shared.clone());
-            tokio::spawn(await_first_bytes(silent, stream, place));
+            match &shared.lane {
+                Some(lane) => {
+                    // A response is written at once, and bounded by the kernel's buffer.
+                    let _ = stream.set_nodelay(true);
+                    tokio::spawn(api::serve(silent, lane.clone(), stream, place));
+                }
+                None => {
+                    tokio::spawn(await_first_bytes(silent, stream, place));
+                }
+            }
         }
         Err(refusal) => {
             let response = match refusal {
@@ -253,28 +298,41 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
     }
 }
 
-/// Counts a connection as silent as long as it is here. A panic of its task is counted, and the task alone ends.
-struct Silent(Arc<Shared>);
+/// Counts a connection as silent as long as it is here.
+pub(crate) struct Silent(Arc<Shared>);
 
-impl Silent {
-    fn new(shared: Arc<Shared>) -> Silent {
-        shared.silent.fetch_add(1, Ordering::Relaxed);
-        Silent(shared)
-    }
-}
+/// Counts a panic of a connection's task, which alone ends.
+pub(crate) struct Panics(pub(crate) Arc<Shared>);
 
-impl Drop for Silent {
+impl Drop for Panics {
     fn drop(&mut self) {
-        self.0.silent.fetch_sub(1, Ordering::Relaxed);
         if std::thread::panicking() {
             self.0.handover.count(|news| news.panics += 1);
         }
     }
 }
 
+impl Silent {
+    fn new(shared: Arc<Shared>) -> Silent {
+        shared.silent.fetch_add(1, Ordering::Relaxed);
+        Silent(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.0.silent.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Waits for a connection's first bytes and hands them over with it; closes it where none come in time.
 async fn await_first_bytes(silent: Silent, stream: TcpStream, place: Place) {
     let shared = &silent.0;
+    let _panics = Panics(shared.clone());
     let accepted = Instant::now();
     let mut orders = shared.orders.subscribe();
     loop {
@@ -294,7 +352,10 @@ async fn await_first_bytes(silent: Silent, stream: TcpStream, place: Place) {
             Ok(first_bytes) if first_bytes.is_empty() => return, // the client left
             Ok(first_bytes) => {
                 let Ok(stream) = stream.into_std() else { return };
-                shared.handover.hand(Handed { stream, first_bytes, place }, room);
+                shared.handover.hand(
+                    Handed { stream, first_bytes, place, begun: None, returns: Returns::Never, is_traced: false },
+                    room,
+                );
                 return;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -327,7 +388,7 @@ mod tests {
             refusal_total: b"full".to_vec(),
             refusal_share: b"share".to_vec(),
         };
-        let listener = Listener::new(vec![socket], settings).unwrap();
+        let listener = Listener::new(vec![socket], settings, None).unwrap();
         listener.start().unwrap();
         (listener, address)
     }
@@ -439,7 +500,7 @@ mod tests {
         let silent = Silent::new(listener.shared.clone());
         let place = Place::take(&listener.shared.places, "a".to_owned()).unwrap();
         let task = runtime.spawn(async move {
-            let _held = (silent, place);
+            let _held = (Panics(silent.shared().clone()), silent, place);
             panic!("on purpose");
         });
         assert!(runtime.block_on(task).is_err());

@@ -80,7 +80,9 @@ fn a_plain_head_is_one_that_cannot_be_read_in_two_ways() {
         let mut headers = [httparse::EMPTY_HEADER; 128];
         let mut request = httparse::Request::new(&mut headers);
         let Ok(httparse::Status::Complete(size)) = request.parse(&head) else { return Ok(()) };
-        let Ok(plain) = plain_head(&head[..size], &request, &PATHS, MOST_BYTES) else { return Ok(()) };
+        let Ok(plain) = plain_head(&head[..size], &request, |path| PATHS.contains(&path), MOST_BYTES) else {
+            return Ok(());
+        };
         let found = lines(&head[..size]);
         let all = |name: &str| found.iter().filter(|(one, _)| one == name).map(|(_, value)| value).collect::<Vec<_>>();
         prop_assert_eq!(all("content-length").len(), 1);

@@ -5,6 +5,7 @@ exporter's headers, certificates and limits, from the environment.
 """
 
 import logging
+import re
 from typing import Annotated, Any
 
 from slipway_process.values import Flag, Variable
@@ -14,8 +15,16 @@ NOT_INSTALLED = "no spans are sent: install slipway[tracing], opentelemetry is m
 Endpoint = Annotated[str, Flag(""), Variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")]
 Service = Annotated[str, Flag(""), Variable("OTEL_SERVICE_NAME")]
 FLUSH_MS = 2_000
+_MEMBER = r"[a-z0-9][a-z0-9_*/-]{0,240}(?:@[a-z0-9][a-z0-9_*/-]{0,13})?=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
+_STATE = re.compile(rf"{_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER}){{0,31}}")
+LONGEST_STATE = 512  # what the specification asks each hop to pass on
 
 log = logging.getLogger("slipway")
+
+
+def is_tracestate(header: str) -> bool:
+    """Whether a header is a `tracestate`. The SDK writes what is none into the log: clients would fill it."""
+    return len(header) <= LONGEST_STATE and _STATE.fullmatch(header) is not None
 
 
 class Exporter:

@@ -21,6 +21,7 @@ OF_ONE = {
     "inference_log_max_content_bytes": "one record",
     "state_max_age_s": "a time",
     "max_body_bytes": "one body",
+    "plane_max_body_bytes": "one body",
     "max_client_percentage": "the share itself",
     "max_header_bytes": "one line",
     "max_connections_per_address": "the share itself",

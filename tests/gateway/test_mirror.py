@@ -199,11 +199,13 @@ def visible(gate: Gateway) -> tuple[Any, dict[str, float]]:
         for sample in shown["samples"]
     ]
     kept = ("_total", "_count", "inflight", "held_requests")
+    lanes = ("fast_requests", "handovers")  # a route with a mirror is none for the fast lane
     metrics = {
         f"{one.name}{sorted(one.labels.items())}": one.value
         for family in gate.metrics.registry.collect()
         for one in family.samples
-        if one.name.startswith("slipway_gateway") and one.name.endswith(kept) and "mirror" not in one.name
+        if one.name.startswith("slipway_gateway") and one.name.endswith(kept)
+        if not any(name in one.name for name in ("mirror", *lanes))
     }
     return (shown["revisions"], epochs), metrics
 

@@ -93,7 +93,7 @@ async def process(
 
 async def test_each_task_of_the_process_is_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with process(tmp_path, monkeypatch) as (tasks, _):
-        assert set(tasks.tasks) == set(LOOPS)
+        assert set(tasks.tasks) - {"plane"} == set(LOOPS)  # its thread is ended in test_plane.py
 
 
 @pytest.mark.parametrize("name", LOOPS)

@@ -111,7 +111,7 @@ def test_what_is_not_recorded_keeps_its_ids_and_a_client_without_interest_is_not
 def test_a_malformed_tracestate_reaches_no_log_and_no_server(
     state: str, kept: bool, share: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for traceparent, is_kept in ((RECORDED["traceparent"], kept), ("none", False)):
+    for traceparent, is_kept in ((RECORDED["traceparent"], kept), ("none", False)):  # with none it is no trace's
         trace = traces(share)[0].begin({"traceparent": traceparent, "tracestate": state}, ID)
         headers = {"traceparent": traceparent, "tracestate": state}
         with trace.attempt(headers, "http://pod", "rev", 1):

@@ -5,7 +5,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
@@ -203,6 +203,7 @@ LINE_FEEDS = st.sampled_from([b": +\ndata: a\n\n", b": 1.0 7\ndata: b\n\n", b"da
 COMMENTS = st.sampled_from([b":\n", b":\n\n", b": ping\n\n", b": ping\r\n\r\n", b":\n:\n"])
 
 
+@example([(b": 1.0 7\ndata: b\n\n", True, b":\n\n")], [2])  # the comment's empty line comes with the next event
 @given(st.lists(st.tuples(LINE_FEEDS, st.booleans(), COMMENTS), max_size=12), st.lists(st.integers(1, 9), max_size=30))
 def test_no_comment_ends_with_an_empty_line(parts: list[tuple[bytes, bool, bytes]], sizes: list[int]) -> None:
     """reports.md, 1: OpenAI's clients took that line for an event without data, and failed."""

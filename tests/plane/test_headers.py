@@ -15,8 +15,8 @@ from multidict import CIMultiDict
 from slipway_gateway.identity import api_keys
 from slipway_gateway.identity.authenticate import AuthReason, AuthRefusal, RequestIdentity, authenticate
 from slipway_gateway.identity.tenants import TenantTable
-from slipway_gateway.serving.inference import ROUTED_PATHS
 from slipway_gateway.wire import headers
+from slipway_gateway.wire.inference import ROUTED_PATHS
 from tests.plane.mutation import varying
 from tests.plane.native import FEW, MILLION, SKIPPED, Pair, name_of, needs_plane, rust, twins
 

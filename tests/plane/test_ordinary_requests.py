@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from bench.gateway import messages, stream_load
-from slipway_gateway.serving.inference import ROUTED_PATHS
+from slipway_gateway.wire.inference import ROUTED_PATHS
 from tests.plane.native import needs_plane, twins
 
 pytestmark = needs_plane

@@ -9,8 +9,8 @@ from multidict import CIMultiDict
 
 from slipway_gateway.quotas.bounds import UsageBound
 from slipway_gateway.quotas.estimate import estimate, output_limit, repeated_bytes, responses
-from slipway_gateway.serving.inference import ROUTED_PATHS
 from slipway_gateway.wire import errors, json_values, request_fields
+from slipway_gateway.wire.inference import ROUTED_PATHS
 from slipway_gateway.wire.request_fields import SESSION_HEADERS, RequestFields
 from tests.plane.bodies import FIELDS, ODD_VALUES, bodies, vary_body
 from tests.plane.mutation import varying

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from slipway_process import spans
 from slipway_process.serving import tracing
@@ -39,6 +40,14 @@ def test_without_the_package_a_server_serves_and_logs_it(
     with made.request({}, "POST", "/") as ended:
         ended("completed", 200)
     assert spans.NOT_INSTALLED in caplog.text
+
+
+@pytest.mark.parametrize("state", ["a", "a=\udcff", "a=1," * 40, "x" * 9000])
+def test_a_malformed_tracestate_is_in_no_log(state: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = tracing.Tracing(TracerProvider().get_tracer("test"), "chat")
+    with made.request({"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": state}, "POST", "/") as ended:
+        ended("completed", 200)
+    assert caplog.text == ""
 
 
 @pytest.mark.integration

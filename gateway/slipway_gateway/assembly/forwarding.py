@@ -95,7 +95,7 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log)
+    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer)
 
 
 def balancer_of(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: str) -> LoadBalancer:
@@ -125,5 +125,5 @@ def _budget(settings: GatewaySettings, metrics: GatewayMetrics, clock: Callable[
     share_bytes = size_bytes * settings.max_client_percentage // 100
     budget = MemoryBudget(size_bytes, share_bytes, clock, metrics.shed)
     metrics.memory_budget.set(size_bytes)
-    metrics.memory_held.set_function(lambda: budget.used_bytes)
+    metrics.memory_held.set_function(lambda: budget.used_bytes + metrics.held_by_lane())
     return budget

@@ -117,6 +117,7 @@ def jobs_of(settings: GatewaySettings, session: ClientSession, balancer: LoadBal
         return None
     return JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
 
+
 def traces_of(settings: GatewaySettings) -> Traces:
     """The traces of a gateway with these settings."""
     if not settings.spans_endpoint:

@@ -73,6 +73,12 @@ class Authenticator:
         return "" if self._mode == OFF or self.known.current is not None else f"tenants: {self.known.trouble()}"
 
     @property
+    def needs_none(self) -> bool:
+        """Whether no request has an identity now, whatever it sends."""
+        table = self.known.current
+        return self._mode == OFF or (self._mode == AUTO and table is not None and not table.tenants)
+
+    @property
     def looks_at_tenants(self) -> bool:
         return self._mode != OFF
 
@@ -111,7 +117,7 @@ class Authenticator:
         table = self.known.current
         if table is None:
             raise _error(AuthRefusal(AuthReason.NOT_READY))
-        if self._mode == AUTO and not table.tenants:
+        if self.needs_none:
             return None
         verified = certificates.read(certificate) if table.certificates else None
         found = authenticate(headers, table, self._clock(), verified)

@@ -23,10 +23,12 @@ class KnownTenants:
         self.problems: dict[str, str] = {}  # by the name of a Tenant: why its last version is not used
         self.as_of_s = 0.0
         self.changed = asyncio.Event()  # set by `publish`; its waiter clears it
+        self.on_change: Callable[[], None] = lambda: None  # called at once when the table is another one, or gone
 
     def publish(self, tenants: Iterable[KnownTenant], as_of_s: float = 0.0) -> None:
         self._table = build(tenants, self._pepper())
         self.as_of_s = as_of_s
+        self.on_change()
         self._on_publish(self._table.tenants)
         self.changed.set()
 
@@ -36,6 +38,7 @@ class KnownTenants:
 
     def forget(self) -> None:
         self._table = None
+        self.on_change()
 
     @property
     def current(self) -> TenantTable | None:

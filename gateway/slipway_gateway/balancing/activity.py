@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipway_contracts.gateway_report import ActivityReport, CallsReport
 
@@ -45,6 +45,7 @@ class ActivityTracker:
             str, int
         ] = {}  # by route: the value of `_changes` at its last `notify`; wakes are in `_waking`
         self._changed = asyncio.Event()
+        self._of_lane: Callable[[str, str], tuple[int, float | None]] = lambda route, uid: (0, None)
 
     def follow(self, routes: Mapping[str, Route]) -> None:
         """Adopts a new table. Routes that no longer sleep need no wake; a route with a new uid starts from nothing."""
@@ -110,6 +111,14 @@ class ActivityTracker:
     def _mark(self) -> str:
         return f"{self._incarnation}.{self._changes}"
 
+    def join(self, of_lane: Callable[[str, str], tuple[int, float | None]]) -> None:
+        """`of_lane`: requests in progress of a route and uid in the fast lane, and seconds since the last one ended."""
+        self._of_lane = of_lane
+
     def report(self, route: str) -> ActivityReport:
         """`activity` of a route of the table, as `/internal/routes` has it."""
-        return self._activity[route].report(self._clock())
+        known = self._activity[route]
+        found, (present, ago_s) = known.report(self._clock()), self._of_lane(route, known.uid)
+        seconds = [0.0 if present else ago_s, found.last_request_s]
+        last_s = min((one for one in seconds if one is not None), default=None)
+        return replace(found, last_request_s=None if last_s is None else round(last_s, 3))

@@ -9,6 +9,7 @@ from ..telemetry.metrics import GatewayMetrics
 from .outlier import OutlierDetection, OutlierDetector
 
 log = logging.getLogger(__name__)
+_MOST_EJECTIONS = 64  # in a row, that successes take off one by one: with more of them nothing is left
 _GATEWAY_FAILURES = frozenset({0, 502, 503, 504})
 
 
@@ -23,6 +24,15 @@ class OutlierEjection:
     def urls(self) -> frozenset[str]:
         """Endpoints that are ejected now."""
         return self._outliers.ejected()
+
+    def join(self, eject: Callable[[dict[str, float]], None]) -> None:
+        """`eject` gets the endpoints that are ejected, with seconds that are left, whenever they change."""
+        self._outliers.on_change = eject
+
+    def succeeded_in_lane(self, url: str, times: int) -> None:
+        """The fast lane got responses of an endpoint that are no failure of its own."""
+        for _ in range(min(times, _MOST_EJECTIONS)):
+            self._outliers.succeeded(url)
 
     def follow(self, table: RouteTable) -> None:
         self._outliers.follow({url for urls in table.endpoints.values() for url in urls})

@@ -1,8 +1,9 @@
 """What the failsafe does now: revisions that are cut off and weights that expired, with their logs and metrics."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from slipway_contracts.gateway_report import FailsafeReport
 
@@ -10,6 +11,9 @@ from ..routing.router import RouteEndpoint, order_backends
 from ..routing.table import Route, RouteTable
 from ..telemetry.metrics import GatewayMetrics
 from .failsafe import AttemptResult, CutOffRule, RouteHealth, fall_back_to_stable, find_split
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 log = logging.getLogger(__name__)
 _EXPIRED = (
@@ -43,6 +47,23 @@ class FailsafeState:
         self._health: dict[str, RouteHealth] = {}
         self._renewed_s: dict[str, float] = {}
         self._reported: dict[str, tuple[str, bool]] = {}
+        self._lane: _native.Lane | None = None
+
+    def join(self, lane: "_native.Lane") -> None:
+        """The fast lane leaves a route to Python while the failsafe acts on it."""
+        self._lane = lane
+
+    def valid_for_s(self, route: Route) -> float | None:
+        """Seconds for which the weights of a route are valid without a renewal; None: for ever."""
+        if self._settings.ttl_s <= 0:
+            return None
+        return max(0.0, self._renewed_s[route.name] + self._settings.ttl_s - self._clock())
+
+    def began_in_lane(self, route: str, revision: str, clients: Collection[str]) -> None:
+        """The fast lane got good responses for these clients."""
+        if health := self._health.get(route):
+            for client in clients:
+                health.began(revision, client)
 
     def follow(self, last: RouteTable, table: RouteTable) -> None:
         """Adopts a new table. A route that changed is renewed, one that is only listed again is not.
@@ -66,10 +87,16 @@ class FailsafeState:
         """The operator called: the weights that it published are still valid."""
         for name in self._renewed_s:
             self._renewed_s[name] = self._clock()
+        if self._lane is not None and self._settings.ttl_s > 0:
+            self._lane.renew(self._settings.ttl_s)
 
     def is_active(self, route: Route) -> bool:
         """Whether a revision is cut off or the weights expired."""
         return self._health[route.name].cut is not None or self._expired(route)
+
+    def is_cut_off(self, route: Route) -> bool:
+        """Whether a revision of a route is cut off."""
+        return self._health[route.name].cut is not None
 
     def uses_published_weights(self, table: RouteTable, route: Route) -> bool:
         if self._health[route.name].cut:
@@ -121,6 +148,8 @@ class FailsafeState:
         if now == before:
             return
         self._reported[route.name] = now
+        if self._lane is not None:
+            self._lane.pause(route.name, cut is not None)
         self._metrics.failsafe(route.name, cut_off=bool(cut), expired=now[1])
         if cut and now[0] != before[0]:
             log.warning("%s: revision %s is cut off: %s", route.name, cut.revision, cut.reason)

@@ -1,7 +1,8 @@
 """Counts of requests in flight, by endpoint and by revision."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from slipway_process.network.host_names import shown
@@ -10,6 +11,9 @@ from ..routing.router import RouteEndpoint
 from ..routing.table import RouteTable
 from ..telemetry.metrics import GatewayMetrics
 from .attempt import RequestCounts
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 
 class InFlight:
@@ -20,10 +24,32 @@ class InFlight:
         self._by_url: Counter[str] = Counter()
         self._by_tenant: dict[str, Counter[str]] = {}  # of tenants with requests in flight, by URL
         self._by_revision: dict[tuple[str, str], RequestCounts] = {}
+        self._lane: _native.Lane | None = None
+        self._both: Mapping[str, int] = self._by_url
 
     @property
     def by_url(self) -> Mapping[str, int]:
+        return self._both
+
+    @property
+    def by_url_here(self) -> Mapping[str, int]:
+        """Those that Python has."""
         return self._by_url
+
+    def join(self, lane: "_native.Lane") -> None:
+        """The fast lane has requests in flight too: each lane sees those of both."""
+        self._lane, self._both = lane, _BothLanes(self._by_url, lane)
+
+    def of_lane(self) -> dict[tuple[str, str], int]:
+        """Requests in flight in the fast lane, by route and revision."""
+        found: dict[tuple[str, str], int] = {}
+        for route, _, revision, count in self._lane.running() if self._lane else ():
+            found[route, revision] = found.get((route, revision), 0) + count
+        return found
+
+    def first_attempts(self, route: str, revision: str, count: int) -> None:
+        """The fast lane made so many first attempts."""
+        self._by_revision.setdefault((route, revision), RequestCounts()).requests += count
 
     def follow(self, table: RouteTable) -> None:
         """Forgets routes that are gone. Revisions of a live route keep their counts: the operator compares them."""
@@ -49,6 +75,8 @@ class InFlight:
             if own is None:
                 own = self._by_tenant[tenant] = Counter()
             own[endpoint.url] += 1
+        if self._lane is not None:
+            self._lane.count_python(endpoint.url, self._by_url[endpoint.url])
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, 1)
         return counts
 
@@ -60,15 +88,17 @@ class InFlight:
             _decrement(self._by_tenant[tenant], endpoint.url)
             if not self._by_tenant[tenant]:
                 del self._by_tenant[tenant]
+        if self._lane is not None:
+            self._lane.count_python(endpoint.url, self._by_url.get(endpoint.url, 0))
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, -1)
 
     def at(self, url: str) -> int:
         """Requests of clients in flight at an endpoint."""
-        return self._by_url.get(url, 0)
+        return self._both.get(url, 0)
 
     def by_address(self, urls: Iterable[str]) -> dict[str, int]:
         """Requests of clients in flight by the IP address of the endpoint; endpoints without any are left out."""
-        busy = {url: self._by_url[url] for url in urls if url in self._by_url}
+        busy = {url: count for url in urls if (count := self._both.get(url, 0))}
         return {shown(urlsplit(url).hostname or url): count for url, count in busy.items()}
 
     def of_revision(self, route: str, revision: str) -> RequestCounts:
@@ -80,7 +110,31 @@ class InFlight:
         for (route, revision), counts in self._by_revision.items():
             if counts.inflight:
                 found[route].append(revision)
+        for route, revision in self.of_lane():
+            if revision not in found[route]:
+                found[route].append(revision)
         return found
+
+
+class _BothLanes(Mapping[str, int]):
+    """Requests in flight by URL, of both lanes. Iteration has those that Python has some at."""
+
+    __slots__ = ("_here", "_lane")
+
+    def __init__(self, here: Counter[str], lane: "_native.Lane") -> None:
+        self._here, self._lane = here, lane
+
+    def __getitem__(self, url: str) -> int:
+        return self._here[url] + self._lane.at(url)
+
+    def get(self, url: str, default: int = 0) -> int:  # type: ignore[override]
+        return self._here[url] + self._lane.at(url)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._here)
+
+    def __len__(self) -> int:
+        return len(self._here)
 
 
 def _decrement(counts: Counter[str], url: str) -> None:

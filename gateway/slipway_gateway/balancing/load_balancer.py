@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from slipway_contracts.gateway_report import RevisionReport, RouteReport
 from slipway_contracts.route_table import MirrorRoute
@@ -26,6 +27,11 @@ from .service import RouteServices
 from .spares import Spares
 from .usage_reports import UsageReports
 
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
+    from ..fast_lane.lane import FastLane
+
 
 class LoadBalancer:
     """Joins the published table with the live state of its routes.
@@ -48,6 +54,7 @@ class LoadBalancer:
         self._metrics = metrics
         self._clock = clock
         self.published = PublishedTable()
+        self._lane: FastLane | None = None
         self.failsafe = FailsafeState(metrics, failsafe or FailsafeSettings(), clock)
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
@@ -61,8 +68,45 @@ class LoadBalancer:
             self.published, self.failsafe, metrics, clock, hung_after_s=hung_after_s, max_sessions=max_sessions
         )
 
+    def join(self, lane: "FastLane") -> None:
+        """The fast lane serves plain requests of this balancer's table. Must come before the first table."""
+        self._lane = lane
+        self.in_flight.join(lane.native)
+        self.failsafe.join(lane.native)
+        self.ejection.join(lane.native.eject)
+        self.activity.join(lane.native.activity)
+        self.first_attempts.samples.lane = lane
+        lane.follow(self._take)
+
+    def _take(self, counts: "_native.LaneCounts") -> None:
+        """Counts of the fast lane since the last ones."""
+        for one in counts.revisions:
+            self.in_flight.first_attempts(one.route, one.revision, one.requests)
+            if one.answered:
+                self._services.answered(one.route, one.answered)
+                self.failsafe.began_in_lane(one.route, one.revision, one.clients)
+        for url, successes in counts.endpoints:
+            self.ejection.succeeded_in_lane(url, successes)
+            self.spares.answered(url)
+
+    def _drain(self) -> None:
+        if self._lane is not None:
+            self._lane.drain()
+
+    def _publish_in_lane(self, table: RouteTable | None) -> None:
+        if self._lane is None:
+            return
+
+        def state_of(route: Route) -> "tuple[_native.Generation | None, bool, float | None]":
+            samples = self.first_attempts.samples.epoch(route, self._clock(), is_used=False)
+            counted = samples.in_lane if samples else None
+            return counted, self.failsafe.is_cut_off(route), self.failsafe.valid_for_s(route)
+
+        self._lane.publish(table, state_of, self.in_flight.by_url_here)
+
     def publish(self, table: RouteTable | None) -> None:
         """Replaces the route table and adapts all live state to it. None: no table is known, and nothing is routed."""
+        self._drain()
         last, known = self.published.current or RouteTable(), table or RouteTable()
         self.in_flight.follow(known)
         self.first_attempts.samples.keep(known.routes, self._clock())
@@ -74,6 +118,8 @@ class LoadBalancer:
         self.spares.follow(known)
         self.objectives.follow(known.routes)
         self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
+        # Before its digest is reported: an acknowledged table is in force in both lanes.
+        self._publish_in_lane(table)
         self.published.publish(table)
 
     # -- choice of an endpoint
@@ -121,6 +167,7 @@ class LoadBalancer:
 
     def without_spare(self, model: str, risked: Collection[str]) -> Collection[str]:
         """Endpoints of a model whose end would leave their revision with none that serves: see `Spares.without`."""
+        self._drain()
         table, route = self.published.current, self.published.find(model)
         return self.spares.without(table, route, risked) if table and route else ()
 
@@ -194,6 +241,7 @@ class LoadBalancer:
         return self.failsafe.attempt_began(route, endpoint, client) if route else None
 
     def attempt_failed(self, endpoint: RouteEndpoint, result: AttemptResult | None, client: str) -> None:
+        self._drain()  # a failure is judged by what came before it, in both lanes
         if route := self._route_of(endpoint):
             self.failsafe.attempt_failed(route, endpoint, result, client)
 
@@ -211,19 +259,26 @@ class LoadBalancer:
 
     def report(self) -> dict[str, RouteReport]:
         """`routes` of `/internal/routes`; the shape is in docs/contracts.md."""
+        self._drain()
         table, busy = self.published.current or RouteTable(), self.in_flight.busy_revisions()
-        return {name: self._report_route(table, route, busy.get(name, [])) for name, route in table.routes.items()}
+        in_lane = self.in_flight.of_lane()
+        return {
+            name: self._report_route(table, route, busy.get(name, []), in_lane) for name, route in table.routes.items()
+        }
 
-    def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> RouteReport:
+    def _report_route(
+        self, table: RouteTable, route: Route, busy: list[str], in_lane: Mapping[tuple[str, str], int]
+    ) -> RouteReport:
         revisions = {}
         weights = {backend.revision: backend.weight for backend in route.backends}
         for revision in dict.fromkeys([*table.revisions(route), *busy]):
             counts, urls = self.in_flight.of_revision(route.name, revision), table.urls(route, revision)
+            inflight = counts.inflight + in_lane.get((route.name, revision), 0)
             revisions[revision] = RevisionReport(
-                counts.inflight,
+                inflight,
                 weights.get(revision, 0),
                 len(urls),
-                self.in_flight.by_address(urls) if counts.inflight else {},
+                self.in_flight.by_address(urls) if inflight else {},
                 counts.requests,
                 counts.failures,
             )

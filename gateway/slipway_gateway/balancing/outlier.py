@@ -34,6 +34,7 @@ class OutlierDetector:
         self._endpoints: dict[str, _EndpointHistory] = {}
         self._ejected: frozenset[str] = frozenset()
         self._next_s = 0.0  # when the next ejection ends
+        self.on_change: Callable[[dict[str, float]], None] = lambda left: None
 
     def succeeded(self, url: str) -> None:
         """A response that is no failure. During an ejection it belongs to an earlier request and does not count."""
@@ -91,5 +92,7 @@ class OutlierDetector:
     def _return(self) -> None:
         now_s = self._clock()
         left = {url: known.ejected_until_s for url, known in self._endpoints.items() if known.ejected_until_s > now_s}
+        if left or self._ejected:
+            self.on_change({url: until_s - now_s for url, until_s in left.items()})
         self._ejected = frozenset(left)
         self._next_s = min(left.values(), default=0.0)

@@ -31,10 +31,10 @@ class RouteService:
         self.last = ""  # outcome of the last request that `refused` counted
         self.unserved_since_s: float | None = None  # since when no listed revision has an endpoint
 
-    def answered(self, now_s: float) -> None:
-        """A server began to answer a request."""
+    def answered(self, now_s: float, requests: int = 1) -> None:
+        """A server began to answer so many requests."""
         self._turn(now_s)
-        self._now.answered += 1
+        self._now.answered += requests
 
     def refused(self, now_s: float, outcome: str) -> None:
         """A request ended with 5xx, and the client did not cause it, as with its own `timeout`."""
@@ -91,11 +91,11 @@ class RouteServices:
                     self._notify(name)
         self._failing &= self._routes.keys()
 
-    def answered(self, route: str) -> None:
-        """A server began to answer a request for a route."""
+    def answered(self, route: str, requests: int = 1) -> None:
+        """A server began to answer so many requests for a route."""
         if known := self._routes.get(route):
             now_s = self._clock()
-            known[1].answered(now_s)
+            known[1].answered(now_s, requests)
             if known[1].refuses or self._failing:
                 self._look(route, known[1], now_s)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
 
 from ..balancing.load_balancer import LoadBalancer
 from ..routing.router import RouteEndpoint
@@ -12,6 +13,9 @@ from ..upstream.exchange import UpstreamRequest
 from ..wire import errors
 from .poison import DEATH, POISON, Suspect, Suspects
 from .retry_state import RetryState
+
+if TYPE_CHECKING:
+    from ..fast_lane.lane import FastLane
 
 log = logging.getLogger(__name__)
 # How long a suspect waits for an endpoint where no other suspect is on trial, and the pause between two looks.
@@ -31,6 +35,14 @@ class CrashTracker:
         self._clock = clock
         self._suspects = Suspects(clock)
         self._copies = Suspects(clock)  # of requests: what a copy ends is no reason to refuse a client
+
+    def join(self, lane: "FastLane") -> None:
+        """The fast lane leaves requests to Python that an engine may have died of, and knows what it answered."""
+        self._suspects.answered_in_lane, self._suspects.on_change = lane.answered, lane.blame
+
+    def forget(self) -> None:
+        """Forgets requests that are blamed for too long, also where no request comes that would do so."""
+        self._suspects.forget()
 
     def check(self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState) -> None:
         """Makes a request a suspect if an engine died while it worked on the same bytes.

@@ -69,14 +69,19 @@ class Suspects:
         self._blamed_s: dict[str, float] = {}
         self._shares: FairMemory[str, bytes, None] = FairMemory(MAX_SUSPECTS)  # by client: digests of its requests
         self._answered: FairMemory[str, int, bool] = FairMemory(MAX_ANSWERED)  # by client
+        # The fast lane: whether it answered the same bytes, and what gets the keys of requests that are blamed.
+        self.answered_in_lane: Callable[[str, str, bytes], bool] = lambda client, path, body: False
+        self.on_change: Callable[[Collection[Key]], None] = lambda keys: None
 
     def answered(self, one: Suspect) -> bool:
         """Whether the same bytes, of the same client, were answered before. Not known of long ones."""
-        return not one.is_long and bool(self._answered.get(one.client, _name(one)))
+        if one.is_long:
+            return False
+        return bool(self._answered.get(one.client, _name(one))) or self.answered_in_lane(one.client, one.path, one.body)
 
     def blamed(self, one: Suspect) -> int:
         """The sum of weights of the deaths that a request was in flight at; it is poison from `POISON` on."""
-        self._forget()
+        self.forget()
         # The body is hashed only if client, path and length are those of a suspect.
         if one.key not in self._keys:
             return 0
@@ -138,8 +143,10 @@ class Suspects:
         self._keys[one.key] += 1
         for former, _ in self._shares.put(one.client, one.digest, None):
             self._drop(former)
+        self.on_change(self._keys)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forgets those that were blamed too long ago."""
         oldest_s = self._clock() - REMEMBERED_S
         while self._crashes:
             digest, (_, at_s, _) = next(iter(self._crashes.items()))
@@ -153,6 +160,7 @@ class Suspects:
             self._keys[found[2]] -= 1
             if not self._keys[found[2]]:
                 del self._keys[found[2]]
+                self.on_change(self._keys)
 
 
 def _name(one: Suspect) -> int:

@@ -17,6 +17,7 @@ from ..settings import GatewaySettings
 from ..telemetry.inference_log import Exchanged, InferenceLog, may_capture
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
+from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
 from ..wire.inference import infers
 from ..wire.predictions import only_label
@@ -39,6 +40,8 @@ class Forwarding:
     mirror_queue: MirrorQueue
     twins: TwinShadows
     inference_log: InferenceLog
+    crashes: CrashTracker
+    signer: TenantSigner
 
 
 class Proxy:

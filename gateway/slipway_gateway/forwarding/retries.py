@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
 
 from slipway_process import logs
 from slipway_process.places import Places
@@ -18,6 +19,9 @@ from .crashes import CrashTracker
 from .held_request import HeldRequest
 from .retry_state import BAD_RESPONSE, AttemptFailure, RetryState
 from .sender import Sender
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 
 class Retries:
@@ -68,7 +72,9 @@ class Retries:
         self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState, held_request: HeldRequest | None
     ) -> UpstreamResponse:
         while state.spent < state.limit:
-            endpoint = self._pick(outgoing, state, self._crashes.avoided(state))
+            first = not (state.attempts or state.resumes)
+            begun = record.begun if first else None
+            endpoint = _endpoint_of(begun) if begun else self._pick(outgoing, state, self._crashes.avoided(state))
             if endpoint is None:
                 if state.suspect and self._pick(outgoing, state):
                     # Only trials of others are in its way.
@@ -83,12 +89,11 @@ class Retries:
             record.revision, record.upstream = endpoint.revision, endpoint.url
             record.attempts += not state.resumes
             logs.add(revision=endpoint.revision)
-            first = not (state.attempts or state.resumes)
+            state.sent_s = self._clock() - (begun.ages_s[1] if begun else 0.0)
             if first:
-                state.recorder = self._recorder(outgoing, endpoint)
-            state.sent_s = self._clock()
+                state.recorder = self._recorder(outgoing, endpoint, state.sent_s)
             with record.trace.attempt(outgoing.headers, endpoint.url, endpoint.revision, state.spent + 1) as traced:
-                attempt = self._sender.attempt(outgoing, endpoint, state.recorder if first else None)
+                attempt = self._sender.attempt(outgoing, endpoint, state.recorder if first else None, begun)
                 if state.suspect:
                     with self._crashes.trial(endpoint.url):
                         result = await attempt
@@ -118,12 +123,12 @@ class Retries:
             tenant=outgoing.tenant,
         )
 
-    def _recorder(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> OutcomeRecorder:
+    def _recorder(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, began_s: float) -> OutcomeRecorder:
         return self._balancer.first_attempts.record(
             endpoint,
             outgoing.key,
             outgoing.stratum,
-            self._clock(),
+            began_s,
             is_sample=outgoing.is_sample,
             stream=outgoing.stream,
             client=outgoing.client,
@@ -216,6 +221,11 @@ class Retries:
 
 def _of_namespace(namespace: str) -> str:
     return f"namespace:{namespace}"
+
+
+def _endpoint_of(begun: "_native.Begun") -> RouteEndpoint:
+    """Where the fast lane has sent a request."""
+    return RouteEndpoint(*begun.endpoint)
 
 
 def _shown(result: UpstreamResponse | AttemptFailure) -> tuple[str, int]:

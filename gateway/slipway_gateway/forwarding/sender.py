@@ -1,6 +1,7 @@
 """One attempt of a request at one endpoint, from sending it to the first bytes of the response."""
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import aiohttp
 from yarl import URL
@@ -19,6 +20,9 @@ from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, responses
 from .bodies import make_body
 from .retry_state import BAD_RESPONSE, AttemptFailure
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 RETRIED_STATUSES = frozenset({429, 502, 503})
 # A whole response up to this size is read before its first byte is sent: if its server dies meanwhile, the client still
@@ -50,11 +54,15 @@ class Sender:
         self._isolation = isolation or TenantIsolation(balancer.published, signer)
 
     async def attempt(
-        self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, recorder: OutcomeRecorder | None
+        self,
+        outgoing: UpstreamRequest,
+        endpoint: RouteEndpoint,
+        recorder: OutcomeRecorder | None,
+        begun: "_native.Begun | None" = None,
     ) -> UpstreamResponse | AttemptFailure:
         """Sends a request to an endpoint and reads the first bytes of its response, the whole of a short one.
 
-        `recorder`: of the request's first attempt; None for a later attempt.
+        `recorder`: of the request's first attempt; None for a later attempt. `begun`: the fast lane has sent it there.
         """
         attempt = self._balancer.start_attempt(
             endpoint,
@@ -63,10 +71,12 @@ class Sender:
             client=outgoing.client,
             tenant=outgoing.tenant,
         )
+        if begun is not None:
+            begun.counted()
         raw: Reply | None = None
         done = False
         try:
-            raw = await self._send(outgoing, endpoint)
+            raw = await self._send(outgoing, endpoint, begun)
             if not 200 <= raw.status <= 599:
                 # aiohttp passes on 101 without a request to upgrade, and numbers that are no status at all.
                 return self._bad_response(endpoint, attempt)
@@ -118,14 +128,16 @@ class Sender:
     def _ready_urls(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
         return self._balancer.published.urls(endpoint.model, endpoint.revision)
 
-    def _send(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> Awaitable[Reply]:
+    def _send(
+        self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, begun: "_native.Begun | None" = None
+    ) -> Awaitable[Reply]:
         if outgoing.meter:
             outgoing.meter.sent = True
         self._signer.sign(outgoing.headers, endpoint.route)
         parts = self._isolation.parts(endpoint.url, outgoing.path, outgoing.body, outgoing.isolation)
         body = make_body(*parts, outgoing.tokens)
         if outgoing.method == "POST" and isinstance(body, bytes):
-            return self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body)
+            return self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body, begun)
         return self._session.request(
             outgoing.method,
             URL(endpoint.url + outgoing.path_qs, encoded=True),

@@ -8,6 +8,7 @@ ended counts as assigned, and with lower bounds of its latencies.
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -29,7 +30,10 @@ from ..wire.responses import KINDS
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
 from .pairs import BAD, BAD_KINDS, TwinTally
 from .predictions import PredictionBins
-from .units import SessionMemory, Units
+from .units import CountedSessions, SessionMemory, SharedUnits, Units
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
@@ -77,6 +81,13 @@ class LatencyHistograms:
         if counts is None:
             counts = found[at] = [0] * (len(bounds) + 1)
         counts[bisect_left(bounds, seconds)] += 1
+
+    def add_counts(self, measure: str, strata: Mapping[str, list[int]]) -> None:
+        """Adds counts of another histogram of the measure, by stratum."""
+        found = self._found[measure]
+        for at, counts in strata.items():
+            before = found.get(at)
+            found[at] = counts if before is None else [a + b for a, b in zip(before, counts, strict=True)]
 
     def copy(self) -> "LatencyHistograms":
         made = LatencyHistograms()
@@ -146,20 +157,40 @@ class CountedAttempt(msgspec.Struct, frozen=True):
     counts: bool = True
 
 
+class OtherLane(Protocol):
+    """The fast lane, which counts first attempts too."""
+
+    def units(self, weights: Mapping[str, int], begun_s: float) -> SharedUnits:
+        """Sessions of a generation, which both lanes count."""
+
+    def generation(self, units: SharedUnits, *, keeps_open: bool) -> "_native.Generation":
+        """Where the lane counts a generation."""
+
+
 class GenerationSamples:
     """Counts of first attempts in one generation of a route's weights."""
 
-    def __init__(self, route: Route, begun_s: float = 0.0, room: SessionMemory | None = None) -> None:
+    def __init__(
+        self, route: Route, begun_s: float = 0.0, room: SessionMemory | None = None, lane: OtherLane | None = None
+    ) -> None:
+        """`lane`: shares its sessions, and has counts of its own."""
         self.generation, self.digest = route.generation, route.digest
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: RevisionSamples() for backend in route.backends if backend.weight}
         self._shadow: dict[str, dict[str, ShadowCounts]] = {}
         self._twins: dict[str, TwinTally] = {}
         self._agreements: dict[str, AgreementCounts] = {}
-        self._units = Units(self._weights, begun_s, room)
         self._open: dict[OutcomeRecorder, CountedAttempt] = {}
         # Whether attempts that have not ended count: only if there is another revision to compare with.
         self.keeps_open = len(self._revisions) > 1
+        self.is_used = False  # whether anything was counted, so that it is reported
+        self.in_lane: _native.Generation | None = None
+        self._units: CountedSessions
+        if lane is None:
+            self._units = Units(self._weights, begun_s, room)
+        else:
+            self._units = shared = lane.units(self._weights, begun_s)
+            self.in_lane = lane.generation(shared, keeps_open=self.keeps_open)
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
@@ -241,6 +272,7 @@ class GenerationSamples:
 
     def report(self, now_s: float) -> GenerationCounts:
         """Counts as they are now, with lower bounds for attempts that have not ended."""
+        self._add_lane()
         late = {revision: counts.late.copy() for revision, counts in self._revisions.items()}
         for recorder, attempt in self._open.items():
             recorder.check_silence(now_s)
@@ -249,6 +281,17 @@ class GenerationSamples:
         return GenerationCounts(
             self.generation, self._weights, revisions, self._shadow, {**self._twins}, self._agreements
         )
+
+    def _add_lane(self) -> None:
+        """Adds what the fast lane has counted since the last time."""
+        for revision, (assigned, requests, units, slow, late) in (self.in_lane.take() if self.in_lane else {}).items():
+            self.is_used = True
+            counts = self._revisions[revision]
+            counts.assigned += assigned
+            counts.requests += requests
+            counts.units += units
+            counts.slow.add_counts(E2E, slow)
+            counts.late.add_counts(E2E, late)
 
 
 def _add_late(late: LatencyHistograms, attempt: CountedAttempt, waited: Mapping[str, float]) -> None:
@@ -264,12 +307,13 @@ class Samples:
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         """`max_entries`: sessions, and pairs of session and kind, that are remembered in all."""
         self._room = SessionMemory(max_entries)
+        self.lane: OtherLane | None = None  # counts for the judge too, where there is one
         self._epochs: dict[tuple[str, str], list[GenerationSamples]] = {}
         # Sessions that gave a pair to a twin shadow, across generations: which shadow and epoch, and which sessions.
-        self._paired: dict[tuple[str, str], tuple[tuple[str, ...], Units]] = {}
+        self._paired: dict[tuple[str, str], tuple[tuple[str, ...], CountedSessions]] = {}
         self._bins: dict[tuple[str, str], PredictionBins] = {}
 
-    def paired(self, route: Route, shadow: TwinShadow) -> Units:
+    def paired(self, route: Route, shadow: TwinShadow) -> CountedSessions:
         """Sessions that gave a pair in the present epoch of a twin shadow."""
         key, epoch = (route.name, route.uid), (route.salt, shadow.revision, shadow.twin, str(shadow.epoch))
         known = self._paired.get(key)
@@ -283,20 +327,21 @@ class Samples:
         """Bins of the route's predictions: one set for all generations of a rollout."""
         return self._bins.setdefault((route.name, route.uid), PredictionBins())
 
-    def epoch(self, route: Route, now_s: float = 0.0) -> GenerationSamples | None:
+    def epoch(self, route: Route, now_s: float = 0.0, *, is_used: bool = True) -> GenerationSamples | None:
         """Samples of the route's present generation; begins them when the generation is new, and drops old ones.
 
         A request that outlives its generation still counts there. None where this generation, or a later one, has
         counted with other weights, as after an old status was restored: nothing is counted twice under one number. The
-        operator publishes a higher number within a second.
+        operator publishes a higher number within a second. `is_used` False: it is not reported before it has counts.
         """
         epochs = self._epochs.setdefault((route.name, route.uid), [])
         if not epochs or epochs[-1].generation < route.generation:
-            epochs.append(GenerationSamples(route, now_s, self._room))
+            epochs.append(GenerationSamples(route, now_s, self._room, self.lane))
             for old in epochs[:-GENERATIONS]:
                 old.end()
             del epochs[:-GENERATIONS]
         last = epochs[-1]
+        last.is_used |= is_used
         return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
     def generation(self, route: Route, generation: int) -> GenerationSamples | None:
@@ -321,4 +366,5 @@ class Samples:
 
     def report(self, route: Route, now_s: float) -> list[GenerationCounts]:
         """Reports of the route's generations, the oldest first; the shape is in docs/contracts.md."""
-        return [epoch.report(now_s) for epoch in self._epochs.get((route.name, route.uid), ())]
+        made = [(epoch.report(now_s), epoch) for epoch in self._epochs.get((route.name, route.uid), ())]
+        return [report for report, epoch in made if epoch.is_used]

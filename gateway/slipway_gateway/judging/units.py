@@ -9,8 +9,12 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from ..wire.request_fields import ALONE
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 # Sessions that a generation remembers, some 90 bytes each.
 MAX_SESSIONS = 65_536
@@ -175,3 +179,53 @@ class Units:
             self._room.take()
         self._oldest_first.append(session)
         self._sessions[session] = bits
+
+
+class CountedSessions(Protocol):
+    """What counts the sessions of a generation: `Units` for one lane, `SharedUnits` for two."""
+
+    def assign(self, revision: str, key: str, client: str, now_s: float) -> tuple[bool, bool]: ...
+
+    def has(self, key: str) -> bool: ...
+
+    def remember(self, key: str) -> None: ...
+
+    def first_end(self, key: str) -> bool: ...
+
+    def first(self, key: str, name: str) -> bool: ...
+
+    def end(self) -> None: ...
+
+
+class SharedUnits:
+    """`Units` in the compiled data plane, where its fast lane counts sessions too: one session is one unit in both."""
+
+    __slots__ = ("native",)
+
+    def __init__(self, native: "_native.Units") -> None:
+        self.native = native
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    def assign(self, revision: str, key: str, client: str, now_s: float) -> tuple[bool, bool]:
+        return self.native.assign(revision, _bytes(key), _bytes(client), now_s)
+
+    def has(self, key: str) -> bool:
+        return self.native.has(_bytes(key))
+
+    def remember(self, key: str) -> None:
+        self.native.remember(_bytes(key))
+
+    def first_end(self, key: str) -> bool:
+        return self.native.first_end(_bytes(key))
+
+    def first(self, key: str, name: str) -> bool:
+        return self.native.first(_bytes(key), name)
+
+    def end(self) -> None:
+        self.native.end()
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")

@@ -1,6 +1,7 @@
 """The public port where the data plane accepts: gets connections with their first bytes, and serves them in Python."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from slipway_plane import NATIVE
 from slipway_process.supervisor import observe
 
 from ..settings import GatewaySettings
+from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics
 from .library import PlaneState, choose
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _CENTURY_S = 3e9
+_DRAIN_S = 0.25  # how often the counts of the fast lane are taken
 
 
 class Bounds(Protocol):
@@ -38,6 +41,20 @@ class Bounds(Protocol):
         """All places are taken: closes idle connections."""
 
 
+class Lane(Protocol):
+    """The fast lane, as `fast_lane.lane.FastLane` has it."""
+
+    native: "_native.Lane"
+    tables: int  # that were published so far
+    is_open: bool  # whether it serves requests
+
+    def drain(self) -> None:
+        """Adds what it counted to Python's counters."""
+
+    def recount(self, one: "_native.Recount") -> None:
+        """Counts one of its requests again."""
+
+
 class PlaneEnded(Exception):
     """The thread of the data plane ended: connections wait in the kernel until it runs again."""
 
@@ -53,7 +70,14 @@ class PlanePort:
         self._bounds: Bounds | None = None
         self._serve: Callable[[_native.Handed], asyncio.Protocol] | None = None
         self._ended: asyncio.Future[str] | None = None
+        self._lane: Lane | None = None
+        self._log: AccessLog | None = None
+        self._work: tuple[Callable[[], None], ...] = ()
         self._connecting: set[asyncio.Task[None]] = set()
+
+    def join(self, lane: Lane, access_log: AccessLog, *work: Callable[[], None]) -> None:
+        """The fast lane serves plain requests. `access_log`: has their lines. `work`: is done from time to time."""
+        self._lane, self._log, self._work = lane, access_log, (self._take_quiet_news, lane.drain, *work)
 
     def open(
         self,
@@ -76,10 +100,16 @@ class PlanePort:
             longest_silence_s=min(self._longest_silence_s, _CENTURY_S),
             refusal_total=bounds.refusal(of_address=False),
             refusal_share=bounds.refusal(of_address=True),
+            lane=self._lane.native if self._lane else None,
         )
         self._metrics.connections_of_plane(lambda: listener.connections)
         listener.start()
         asyncio.get_running_loop().add_reader(listener.fileno(), self._take_news)
+
+    @property
+    def lane(self) -> Lane | None:
+        """Serves plain requests, where it does."""
+        return self._lane
 
     @property
     def connections(self) -> int:
@@ -106,7 +136,13 @@ class PlanePort:
         assert self._listener is not None
         self._ended = asyncio.get_running_loop().create_future()
         self._listener.start()
-        raise PlaneEnded(await self._ended)
+        while not self._ended.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_S if self._work else None):
+                    await asyncio.shield(self._ended)
+            for work in self._work:
+                work()
+        raise PlaneEnded(self._ended.result())
 
     async def close(self) -> None:
         """Ends the thread. Connections that Python does not have yet are closed."""
@@ -115,15 +151,34 @@ class PlanePort:
         self._listener = None
         asyncio.get_running_loop().remove_reader(listener.fileno())
         await asyncio.to_thread(listener.stop)
-        listener.take()
+        self._take_counted(listener.take())
+        if self._lane is not None:
+            self._lane.drain()
         for task in self._connecting:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
+
+    def _take_quiet_news(self) -> None:
+        """News for which the thread wakes no one."""
+        if self._listener is not None:
+            self._take_news()
+
+    def _take_counted(self, news: "_native.News") -> None:
+        """Requests of the fast lane that have lines in the access log, and those to count again."""
+        if self._lane is None or self._log is None:
+            return
+        for entry in news.logged:
+            self._log.ended_in_lane(entry)
+        if news.unlogged:
+            self._metrics.access_log_dropped("total", news.unlogged)
+        for one in news.recounts:
+            self._lane.recount(one)
 
     def _take_news(self) -> None:
         assert self._listener is not None
         assert self._bounds is not None
         news = self._listener.take()
+        self._take_counted(news)
         for handed in news.handed:
             task = observe(asyncio.create_task(self._connect(handed), name="handed connection"))
             self._connecting.add(task)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -39,15 +40,20 @@ from ..telemetry.tracing import Traces
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.jobs_process import PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume
-from ..wire.inference import ModelPath
+from ..wire.inference import ROUTED_PATHS, ModelPath
 from ..wire.request_fields import RequestFields
 from . import expect, requester
 from .admission import Admission
 from .cors import Cors
-from .inference import DESCRIBE, INFER, ROUTED_PATHS, Answer, InferenceServer
-from .listener import ConnectionLimiter, check_head
+from .inference import DESCRIBE, INFER, Answer, InferenceServer
+from .listener import ConnectionLimiter, begun_in_lane, check_head, is_chosen_for_trace
 from .tenants_report import report
 from .visible import described, listed, may_use
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
+    from ..fast_lane.lane import FastLane
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +99,32 @@ class PublicApi:
         )
         self.running = 0
         # A request has a place once its body is here; before that it has one of the others, which nothing waits for.
-        self._in_flight = Places(settings.max_inflight, settings.max_client_percentage)
+        places = Places(settings.max_inflight, settings.max_client_percentage)
+        self._in_flight: Places | _native.Places = places
         self._awaited = Places(settings.max_inflight, settings.max_client_percentage)
-        self.draining = False
+        self._draining = False
+        self.lane: FastLane | None = None
         self._ended = asyncio.Event()
+
+    @property
+    def traces(self) -> Traces:
+        """Which requests have spans."""
+        return self._traces
+
+    def join(self, lane: "FastLane") -> None:
+        """The fast lane serves plain requests of this API, within the same places. Must come before the first one."""
+        self.lane, self._in_flight = lane, lane.in_flight
+
+    @property
+    def draining(self) -> bool:
+        """Whether the gateway ends: responses announce the end of their connections."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, drains: bool) -> None:
+        self._draining = drains
+        if drains and self.lane is not None:
+            self.lane.drains()
 
     @property
     def budget(self) -> MemoryBudget:
@@ -228,8 +256,7 @@ class PublicApi:
                 error.__traceback__ = None  # as above
                 return self._refuse(record, errors.internal(), request.path)
             finally:
-                if record.in_flight:
-                    self._in_flight.leave(record.owner)
+                self._leave(record)
                 self.running -= 1
                 if not self.running:
                     self._ended.set()
@@ -238,15 +265,30 @@ class PublicApi:
                 self._log(request, record)
 
     def _begin(self, request: web.BaseRequest, request_id: str | None = None) -> RequestRecord:
+        owner = requester.owner_of(request)
+        if (begun := begun_in_lane(request)) is not None:
+            came_s = self._clock() - begun.ages_s[0]
+            trace = self._traces.unrecorded(begun.id)
+            return RequestRecord(begun.id, request_id or begun.id, came_s, owner=owner, begun=begun, trace=trace)
         own = os.urandom(16).hex()
-        trace = self._traces.begin(request.headers, own)
-        return RequestRecord(own, request_id or own, self._clock(), owner=requester.owner_of(request), trace=trace)
+        trace = self._traces.begin(request.headers, own, chosen=is_chosen_for_trace(request))
+        return RequestRecord(own, request_id or own, self._clock(), owner=owner, trace=trace)
 
     def _enter(self, record: RequestRecord) -> None:
         """The request takes a place among those in flight, until its end. Raises RequestError 429: there is none."""
+        if record.begun is not None and record.begun.owner == record.owner and record.begun.take_place():
+            record.in_flight = True  # it has the place that the fast lane took
+            return
         if reason := self._in_flight.take(record.owner):
             raise errors.no_place("requests in flight", of_client=reason == SHARE)
         record.in_flight = True
+
+    def _leave(self, record: RequestRecord) -> None:
+        """The request ended: it gives back its place, and what the fast lane left with it."""
+        if record.in_flight:
+            self._in_flight.leave(record.owner)
+        if record.begun is not None:
+            record.begun.end()
 
     @contextlib.contextmanager
     def awaiting(self, record: RequestRecord) -> Iterator[None]:
@@ -488,7 +530,9 @@ class PublicApi:
 
     def _find(self, model: str, record: RequestRecord) -> Route:
         """The route of a model. One that the tenant may not use does not exist for it."""
-        table, route = self._balancer.published.current, self._balancer.published.find(model)
+        # A request that the fast lane has sent stays with its deployment, whoever has the name now.
+        whose = record.begun.endpoint[0] if record.begun is not None else model
+        table, route = self._balancer.published.current, self._balancer.published.find(whose)
         tenant = record.identity.tenant if record.identity else None
         if table is None or route is None or not may_use(tenant, table, route):
             raise errors.model_not_found(model)

@@ -5,27 +5,13 @@ from typing import Any
 
 from ..balancing.published_table import PublishedTable
 from ..identity.tenants import KnownTenant
-from ..wire import errors, inference
+from ..wire import errors
 from .visible import listed
 
 Answer = Callable[[KnownTenant | None], Any]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
 
-# Paths of requests with the model in their body.
-ROUTED_PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-    "/tokenize",
-    "/detokenize",
-    "/v1/generate",
-    "/api/v1/generate",
-    "/api/v1/embed",
-    inference.PREDICT,
-    *inference.TEXT_PATHS,
-)
 # In this order: names may contain slashes, so that longer endings come first.
 INFER = ("/v2/models/{name:.+}/versions/{version:[^/]+}/infer", "/v2/models/{name:.+}/infer")
 DESCRIBE = (

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -224,6 +225,18 @@ def check_head(request: web.Request) -> None:
         raise errors.no_room_for_heads()
 
 
+def begun_in_lane(request: web.BaseRequest) -> "_native.Begun | None":
+    """What the fast lane did with this request before it gave its connection to Python; None: nothing. Once only."""
+    handed = request.protocol.handed if isinstance(request.protocol, _Connection) else None
+    return handed.take_begun() if handed else None
+
+
+def is_chosen_for_trace(request: web.BaseRequest) -> bool:
+    """Whether the fast lane chose that the spans of this request are recorded. Once only."""
+    handed = request.protocol.handed if isinstance(request.protocol, _Connection) else None
+    return handed.take_traced() if handed else False
+
+
 class _Connection(ServerConnection):
     """One client's connection."""
 
@@ -235,6 +248,7 @@ class _Connection(ServerConnection):
         "_is_made",
         "_owner",
         "_shut",
+        "_tables",
         "handed",
         "has_room",
     )
@@ -245,6 +259,8 @@ class _Connection(ServerConnection):
         self._owner = ""
         self.handed: _native.Handed | None = None  # what the data plane knows of it, where that accepted it
         self._shut = self._is_made = False
+        # When it came: it may be plain by another table.
+        self._tables = door.plane.lane.tables if door.plane and door.plane.lane else 0
         self._account: Account | None = None  # of heads
         self.has_room = True  # for the head of the next request
         self._head_timer: asyncio.TimerHandle | None = None
@@ -317,6 +333,24 @@ class _Connection(ServerConnection):
         self.has_room = True
         if self._account:
             self._count_heads()
+
+    def _goes_elsewhere(self) -> bool:
+        transport, lane = self.transport, self._door.plane.lane if self._door.plane else None
+        if self.handed is None or lane is None or not isinstance(transport, asyncio.Transport):
+            return False
+        at_once, with_table = self.handed.returns
+        if (
+            not (at_once or (with_table and lane.tables != self._tables))
+            or not lane.is_open
+            or self._keepalive is False
+        ):
+            return False
+        rests = self._heads.held_bytes or transport.get_write_buffer_size() or transport.is_closing()
+        if rests or self._payload_parser is not None or self._upgraded or self._head_timer is not None:
+            return False
+        transport.pause_reading()  # what comes from now on waits in the kernel, for the lane
+        self.handed.give_back(lane.native, os.dup(transport.get_extra_info("socket").fileno()))
+        return True
 
     def _pipelines_too_much(self) -> bool:
         """Whether more came behind the running request than the gateway reads."""

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from aiohttp import web
@@ -16,6 +16,9 @@ from ..wire.headers import REQUEST_ID
 from .line_writer import LineWriter
 from .metrics import GatewayMetrics, RequestRecord
 from .rotated_file import OpenStream, RotatedFile
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 OFF, STDOUT = "off", "stdout"
 LOGGER = "slipway_gateway.access"
@@ -86,6 +89,40 @@ class AccessLog:
         if record.outcome == "ok" and int(record.id[:_ID_DIGITS], 16) >= self._below:
             return
         self._writer.put(record.owner, self._encode(self._line(record, request, now_s)) + b"\n")
+
+    def ended_in_lane(self, entry: "_native.LogEntry") -> None:
+        """Queues the line of a request that the fast lane ended; it is in the sample."""
+        if self._writer is None:
+            return
+        line = AccessLine(
+            datetime.fromtimestamp(entry.ended_s, UTC).isoformat(timespec="milliseconds"),
+            LOGGER,
+            entry.id,
+            entry.code,
+            entry.outcome,
+            _milliseconds(entry.seconds),
+            clean(entry.address, MAX_ADDRESS),
+            client_request_id=clean(entry.client_request_id, MAX_ID),
+            method="POST",
+            path=clean(entry.path, MAX_PATH),
+            protocol=_PROTOCOLS[1, 1],
+            model=entry.model,
+            revision=entry.revision,
+            upstream=_address(entry.upstream),
+            attempts=1,
+            bytes_in=entry.bytes_in,
+            bytes_out=entry.bytes_out,
+        )
+        if entry.ttft_s is not None:
+            line.ttft_ms = _milliseconds(entry.ttft_s)
+        if entry.tokens is not None:
+            line.prompt_tokens, line.completion_tokens = entry.tokens
+        self._writer.put(entry.owner, self._encode(line) + b"\n")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests have lines."""
+        return self._writer is not None
 
     async def close(self) -> None:
         if self._writer is not None:

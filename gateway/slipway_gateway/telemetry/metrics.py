@@ -2,9 +2,10 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -12,15 +13,18 @@ from ..identity.authenticate import RequestIdentity
 from ..quotas.usage import Usage
 from .tracing import UNTRACED, RequestTrace
 
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
 # One child of a histogram: a function that adds to its sum, its upper bounds, and functions that add to its buckets.
 _Measured = tuple[Callable[[float], None], Sequence[float], list[Callable[[float], None]]]
 
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
 _MAX_PAIRS = 1000
 _MAX_TENANTS = 1000
-_TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-_TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 def _no_usage() -> None:
@@ -47,6 +51,7 @@ class RequestRecord(msgspec.Struct):
     owner: str = ""  # whose places it takes: its tenant's or, without one, those of its address
     in_flight: bool = False  # whether it has a place among the requests in flight
     reason: str = ""  # code of the error that the client got from this gateway
+    begun: Any = None  # `_native.Begun`, where the fast lane has sent it already
     upstream: str = ""  # URL of the endpoint that got it last
     attempts: int = 0  # endpoints that got it before the first byte
     resumes: int = 0  # endpoints that continued its stream
@@ -69,18 +74,30 @@ class RequestRecord(msgspec.Struct):
             self.end("client_closed", 499)
 
 
+class _Registry(CollectorRegistry):
+    """`before` is called before metrics are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[], None] = lambda: None
+
+    def collect(self) -> Iterable[Metric]:
+        self.before()
+        return super().collect()
+
+
 class GatewayMetrics:
     """The registry of one process."""
 
     def __init__(self, version: str) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         ProcessCollector(registry=self.registry)
         pair = ("model", "revision")
         self._requests = self._counter("requests_total", "Requests by how they ended", (*pair, "code", "outcome"))
         self._retries = self._counter("retries_total", "Further attempts before the first byte", (*pair, "reason"))
         self._resumes = self._counter("resumes_total", "Broken streams by what became of them", (*pair, "outcome"))
-        self._ttft = self._histogram("ttft_seconds", "Seconds from request to first byte", pair, _TTFT_BUCKETS)
-        self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, _TIME_BUCKETS)
+        self._ttft = self._histogram("ttft_seconds", "Seconds from request to first byte", pair, TTFT_BUCKETS)
+        self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, TIME_BUCKETS)
         self._itl = self._histogram("itl_seconds", "Mean seconds between a stream's events", pair, _ITL_BUCKETS)
         self._bad = self._counter("bad_answers_total", "First attempts that went wrong, by how", (*pair, "kind"))
         self._implausible = self._counter(
@@ -119,7 +136,7 @@ class GatewayMetrics:
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
         answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired, self._rated)
         counts = (*answers, self._implausible, self._scored, self.ejections, self.crashes, self.poison)
-        self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
+        self._of_pairs = (*counts, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
         self._tenants: dict[str, None] = {}
@@ -142,6 +159,18 @@ class GatewayMetrics:
         connections.set_function(lambda: self._counted_connections + self._plane_connections())
         self._plane = self._gauge("plane", "1: the state of the compiled data plane", ("state",))
         self._plane_failures = self._counter("plane_failures_total", "Failures inside of the data plane", ("kind",))
+        self._fast = self._counter(
+            "fast_requests_total", "Requests that the compiled data plane served alone", ("model", "revision")
+        )
+        self._hand_overs = self._counter(
+            "handovers_total", "Connections that the compiled data plane gave to Python, by why", ("model", "reason")
+        )
+        self._recounts = self._counter("recounts_total", "Requests of the data plane counted again", ("result",))
+        self._handed_models: dict[str, None] = {}
+        self._before: Callable[[], None] = lambda: None
+        self._running_in_lane: Callable[[], Mapping[tuple[str, str], int]] = dict
+        self._in_lane: Mapping[tuple[str, str], int] = {}
+        self.held_by_lane: Callable[[], int] = lambda: 0
         self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
         self._authentications = self._counter(
             "authentications_total", "Requests by how they were authenticated", ("method", "result")
@@ -212,6 +241,57 @@ class GatewayMetrics:
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 
+    def _read_lane(self) -> None:
+        self._before()
+        self._in_lane = self._running_in_lane()
+        for model, revision in self._in_lane:
+            self.inflight_changed(model, revision, 0)
+
+    def of_lane(
+        self,
+        drain: Callable[[], None],
+        running: Callable[[], Mapping[tuple[str, str], int]],
+        held_bytes: Callable[[], int],
+    ) -> None:
+        """The fast lane of the data plane counts requests too.
+
+        `drain`: adds what it counted here. `running`: its requests in flight by model and revision. `held_bytes`: of
+        its requests.
+        """
+        self._before, self._running_in_lane, self.held_by_lane = drain, running, held_bytes
+        self.registry.before = self._read_lane
+
+    def served_in_lane(self, counts: "_native.RevisionCounts") -> None:
+        """Adds requests of one revision that the fast lane ended."""
+        pair = (counts.model, counts.revision)
+        self._touch(*pair)
+        self.inflight_changed(*pair, 0)
+        for requests, code, outcome in ((counts.ok, 200, "ok"), (counts.left, 499, "client_closed")):
+            if requests:
+                self._requests_of(pair, code, outcome)(requests)
+        if ended := counts.ok + counts.left:
+            self._add(self._fast, ended, *pair)
+        for family, (buckets, sum_s) in ((self._seconds, counts.seconds), (self._ttft, counts.ttft)):
+            if buckets:
+                add, _, adders = self._child_of(family, pair)
+                add(sum_s)
+                for add_to, count in zip(adders, buckets, strict=True):
+                    add_to(count)
+
+    def handed_over(self, model: str, reason: str, connections: int) -> None:
+        """The fast lane gave connections to Python. `model`: of a route, or `unknown`."""
+        self._handed_models.pop(model, None)
+        self._handed_models[model] = None
+        if len(self._handed_models) > _MAX_PAIRS:
+            gone = next(iter(self._handed_models))
+            del self._handed_models[gone]
+            self._hand_overs.remove_by_labels({"model": gone})
+        self._hand_overs.labels(model, reason).inc(connections)
+
+    def recounted(self, result: str) -> None:
+        """`result`: `same`, or what differs between the data plane and Python."""
+        self._recounts.labels(result).inc()
+
     def observe(self, record: RequestRecord, now: float) -> None:
         pair = (record.model, record.revision)
         self._touch(*pair)
@@ -261,7 +341,9 @@ class GatewayMetrics:
         pair = (model, revision)
         if pair not in self._running:
             self._running[pair] = 0
-            self._inflight.labels(model, revision).set_function(lambda: self._running.get(pair, 0))
+            self._inflight.labels(model, revision).set_function(
+                lambda: self._running.get(pair, 0) + self._in_lane.get(pair, 0)
+            )
         self._running[pair] += by
 
     def shed(self, reason: str) -> None:
@@ -362,15 +444,18 @@ class GatewayMetrics:
         if trace_id:
             family.labels(*pair).observe(value, {"trace_id": trace_id})
             return
+        add, bounds, adders = self._child_of(family, pair)
+        add(value)
+        adders[bisect_left(bounds, value)](1)  # the last bound is infinite
+
+    def _child_of(self, family: Histogram, pair: tuple[str, str]) -> _Measured:
         measured = self._measured[family]
         found = measured.get(pair)
         if found is None:
             child = family.labels(*pair)
             adders = [bucket.inc for bucket in child._buckets]
             found = measured[pair] = (child._sum.inc, child._upper_bounds, adders)
-        add, bounds, adders = found
-        add(value)
-        adders[bisect_left(bounds, value)](1)  # the last bound is infinite
+        return found
 
     def _touch(self, model: str, revision: str) -> None:
         pair = (model, revision)

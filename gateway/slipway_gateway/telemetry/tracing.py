@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slipway_process.spans import Exporter
+from slipway_process.spans import Exporter, is_tracestate
 
 from ..quotas.usage import Usage
 
@@ -24,9 +24,6 @@ TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 _SAMPLED = 0x01
 # Version 00 of the format; ids of zeros are invalid.
 _VALID = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
-_MEMBER = r"[a-z0-9][a-z0-9_*/-]{0,240}(?:@[a-z0-9][a-z0-9_*/-]{0,13})?=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
-_STATE = re.compile(rf"{_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER}){{0,31}}")
-LONGEST_STATE = 512  # what the specification asks each hop to pass on
 
 Ended = Callable[
     [str, int], None
@@ -187,18 +184,32 @@ class Traces:
         self._parents_per_s, self._clock, self._chance = parents_per_s, clock, chance
         self._tokens, self._filled_s = max(1.0, parents_per_s) if parents_per_s else 0.0, clock()
 
-    def begin(self, headers: Mapping[str, str], id_: str) -> RequestTrace:
-        """The trace of a request. `id_`: 32 hexadecimal digits by chance, of the gateway's own for this request."""
+    @property
+    def share(self) -> float | None:
+        """Of all requests, which are recorded; None where no spans are made."""
+        return None if self._exporter.tracer is None else self._share
+
+    def unrecorded(self, id_: str) -> RequestTrace:
+        """The trace of a request without a `traceparent`, which the fast lane has sent and did not choose."""
+        if self._exporter.tracer is None:
+            return UNTRACED
+        return UnrecordedTrace(_unrecorded(id_, id_[:16]), keeps_state=True)
+
+    def begin(self, headers: Mapping[str, str], id_: str, *, chosen: bool = False) -> RequestTrace:
+        """The trace of a request. `id_`: 32 hexadecimal digits by chance, of the gateway's own for this request.
+
+        `chosen`: it is recorded, as the fast lane has chosen it by the same share.
+        """
         if self._exporter.tracer is None:
             return UNTRACED
         sent = headers.get(TRACEPARENT)
         parent = _VALID.fullmatch(sent) if sent else None
-        keeps_state = parent is not None and is_sound(headers.get(TRACESTATE, ""))
-        if self._chance() < self._share or (parent and self._follows(parent)):
+        keeps_state = parent is not None and is_tracestate(headers.get(TRACESTATE, ""))
+        if chosen or self._chance() < self._share or (parent and self._follows(parent)):
             context = _context(headers, keeps_state=keeps_state) if parent else None
             return RecordedTrace(self._exporter.tracer, context, keeps_state=keeps_state)
         ids = parent.group(1, 2) if parent else (id_, id_[:16])
-        return UnrecordedTrace(f"00-{ids[0]}-{ids[1]}-00", keeps_state=keeps_state)
+        return UnrecordedTrace(_unrecorded(*ids), keeps_state=keeps_state or sent is None)
 
     def _follows(self, parent: re.Match[str]) -> bool:
         """Whether the client records the request, and there is room for one more of those."""
@@ -218,9 +229,8 @@ class Traces:
         await asyncio.to_thread(self._exporter.close)
 
 
-def is_sound(tracestate: str) -> bool:
-    """Whether a `tracestate` is one. The SDK writes what is none into the log, here and at servers: clients would fill it."""
-    return len(tracestate) <= LONGEST_STATE and _STATE.fullmatch(tracestate) is not None
+def _unrecorded(trace_id: str, span_id: str) -> str:
+    return f"00-{trace_id}-{span_id}-00"
 
 
 def _context(headers: Mapping[str, str], *, keeps_state: bool) -> Any:

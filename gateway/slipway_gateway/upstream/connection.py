@@ -104,6 +104,8 @@ class EndpointConnection(BaseProtocol):
         self._silent_since_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._closed: asyncio.Future[None] | None = None
+        self._awaited: asyncio.Future[Received] | None = None
+        self._came = self._unsent = b""
 
     @property
     def is_open(self) -> bool:
@@ -122,6 +124,34 @@ class EndpointConnection(BaseProtocol):
         transport.write(data)
         self._measure_silence()
         return waiter
+
+    def goes_on(self, received: bytes, unsent: bytes, age_s: float, *, was_idle: bool) -> None:
+        """A request was sent over this connection `age_s` ago: call it before the connection is made.
+
+        `received`: what came of its response. `unsent`: the rest of the request.
+        """
+        self._sent_s, self.was_idle = self._loop.time() - age_s, was_idle
+        self._waiter = self._awaited = self._loop.create_future()
+        self._came, self._unsent = received, unsent
+
+    def awaited(self) -> "asyncio.Future[Received]":
+        """The response of a request that `goes_on`. The future is as of `send`."""
+        assert self._awaited is not None
+        awaited, self._awaited = self._awaited, None
+        return awaited
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._waiter is None:
+            return
+        came, self._came = self._came, b""
+        if self._unsent:
+            assert self.transport is not None
+            self.transport.write(self._unsent)
+            self._unsent = b""
+        self._measure_silence()
+        if came:
+            self.data_received(came)
 
     @property
     def has_tls(self) -> bool:

@@ -5,6 +5,7 @@ and its connections make some for each response. Its connector and its parser ar
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import RequestInfo, hdrs
@@ -14,6 +15,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from .connection import Body, EndpointConnection
 from .pool import EndpointPool, Origin
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 # A server that turns a connection away ends it within this time. It is awaited only where a server that uses TLS ended
 # a connection and still takes new ones.
@@ -57,13 +61,18 @@ class DirectSender:
         """`session`: its rules for the host and port of a URL apply here too."""
         self.session, self.pool = session, pool
 
-    async def post(self, url: str, path_qs: str, headers: CIMultiDict[str], body: bytes) -> DirectResponse:
-        """`url`: of the endpoint. `body`: small, for it is written at once. Raises what aiohttp's session raises."""
+    async def post(
+        self, url: str, path_qs: str, headers: CIMultiDict[str], body: bytes, begun: "_native.Begun | None" = None
+    ) -> DirectResponse:
+        """`url`: of the endpoint. `body`: small, for it is written at once. `begun`: the fast lane has sent it there.
+
+        Raises what aiohttp's session raises.
+        """
         origin = self.pool.origin(url, self.session)
         head = _serialize_headers(f"POST {origin.path}{path_qs} HTTP/1.1", headers)
         # `headers` have neither Host nor Content-Length: each side frames bodies itself.
         whole = b"%b%bContent-Length: %d\r\n\r\n%b" % (head[:-2], origin.host_line, len(body), body)
-        return await self._exchange(origin, "POST", whole)
+        return await self._exchange(origin, "POST", whole, begun)
 
     async def get(self, url: str, path_qs: str) -> DirectResponse:
         """`url`: of the endpoint. Raises what aiohttp's session raises."""
@@ -91,10 +100,12 @@ class DirectSender:
         finally:
             connection.close()
 
-    async def _exchange(self, origin: Origin, method: str, whole: bytes) -> DirectResponse:
-        connection = await self.pool.take(origin)
+    async def _exchange(
+        self, origin: Origin, method: str, whole: bytes, begun: "_native.Begun | None" = None
+    ) -> DirectResponse:
+        connection = await (self.pool.take_over(origin, begun) if begun else self.pool.take(origin))
         try:
-            return await self._send(connection, origin, method, whole)
+            return await self._send(connection, origin, method, b"" if begun else whole)
         except (aiohttp.ClientError, OSError):
             if not connection.closed_idle:
                 raise
@@ -108,7 +119,7 @@ class DirectSender:
 
     async def _send(self, connection: EndpointConnection, origin: Origin, method: str, whole: bytes) -> DirectResponse:
         try:
-            message, content = await connection.send(whole)
+            message, content = await (connection.send(whole) if whole else connection.awaited())
         except HttpProcessingError as error:
             about = RequestInfo(origin.request.url, method, origin.request.request_info.headers)
             raise aiohttp.ClientResponseError(about, (), status=error.code, message=error.message) from error

@@ -13,9 +13,8 @@ from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
 from ..quotas.meter import Meter
 from ..routing.router import RouteEndpoint
-from ..wire.inference import is_predict
 from ..wire.isolation import Isolation
-from ..wire.responses import WITHOUT_MODEL, WITHOUT_TEXT
+from ..wire.responses import WITHOUT_MODEL, is_text_path
 from ..wire.sse import CONTENT_TYPE
 from .direct import DirectResponse
 
@@ -91,7 +90,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
 def _of_path(path_qs: str) -> tuple[str, bool, bool]:
     """The path without its query, whether a model computes its responses, and whether these are text."""
     path = path_qs.partition("?")[0]
-    return path, path not in WITHOUT_MODEL, path not in WITHOUT_TEXT and not is_predict(path)
+    return path, path not in WITHOUT_MODEL, is_text_path(path)
 
 
 def classify_status(status: int) -> str:

@@ -1,9 +1,11 @@
 """Connections to endpoints that wait for their next request."""
 
 import asyncio
+import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,7 +19,12 @@ IDLE_S = 15.0
 MAX_IDLE = 256
 MAX_ORIGINS = 4096
 
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
 Connect = Callable[[ClientRequest], Awaitable[EndpointConnection]]
+Prepare = Callable[[EndpointConnection], None]
+Adopt = Callable[[socket.socket, Prepare], Awaitable[EndpointConnection]]
 
 
 class Origin:
@@ -35,10 +42,13 @@ class Origin:
 
 
 class EndpointPool:
-    """Connections to all endpoints. `connect`: opens one, or raises what aiohttp's connector raises."""
+    """Connections to all endpoints. `connect`: opens one, or raises what aiohttp's connector raises.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connect: Connect) -> None:
-        self._loop, self._connect = loop, connect
+    `adopt`: makes a connection of an open socket, and calls a function with it before anything is read.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connect: Connect, adopt: Adopt) -> None:
+        self._loop, self._connect, self._adopt = loop, connect, adopt
         self._origins: OrderedDict[str, Origin] = OrderedDict()
         self._open: set[EndpointConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -79,6 +89,34 @@ class EndpointPool:
             made.close()
             raise aiohttp.ClientConnectionResetError("The connection was closed at once.")
 
+        self._own(origin, made)
+        return made
+
+    async def take_over(self, origin: Origin, begun: "_native.Begun") -> EndpointConnection:
+        """A connection on which the fast lane has sent a request; `awaited` is its response.
+
+        Raises:
+            ConnectionTimeoutError: the lane could open none.
+        """
+        descriptor = begun.detach()
+        if descriptor is None:
+            raise aiohttp.ConnectionTimeoutError("the data plane could not connect")
+        opened = socket.socket(fileno=descriptor)
+        if self._closed:
+            opened.close()
+            raise aiohttp.ClientConnectionError("Connector is closed.")
+
+        def prepare(made: EndpointConnection) -> None:
+            self._own(origin, made)
+            made.goes_on(begun.take_received(), begun.take_unsent(), begun.ages_s[1], was_idle=begun.was_idle)
+
+        try:
+            return await self._adopt(opened, prepare)
+        except BaseException:
+            opened.close()
+            raise
+
+    def _own(self, origin: Origin, made: EndpointConnection) -> None:
         def forget(connection: EndpointConnection) -> None:
             self._open.discard(connection)
             if connection in origin.idle:
@@ -86,7 +124,6 @@ class EndpointPool:
 
         made.on_idle, made.on_lost = partial(self._keep, origin), forget
         self._open.add(made)
-        return made
 
     def _keep(self, origin: Origin, connection: EndpointConnection) -> None:
         if self._closed or origin.is_dropped or len(origin.idle) >= MAX_IDLE:

@@ -20,7 +20,7 @@ from ..settings import GatewaySettings
 from .connection import EndpointConnection, ReadLimits
 from .direct import DirectResponse, DirectSender
 from .internal_tls import InternalTls
-from .pool import EndpointPool
+from .pool import EndpointPool, Prepare
 
 # Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
 _RECEIVE_BUFFER_BYTES = 64 << 10
@@ -138,6 +138,18 @@ class _Connector(aiohttp.TCPConnector):
         """Opens a connection that this connector does not keep."""
         return cast(EndpointConnection, await self._create_connection(request, [], _NO_TIMEOUT))
 
+    async def adopt(self, opened: socket.socket, prepare: Prepare) -> EndpointConnection:
+        """Makes a connection of an open socket; `prepare` gets it before anything is read."""
+
+        def factory() -> EndpointConnection:
+            made = cast(EndpointConnection, self._factory())
+            prepare(made)
+            return made
+
+        transport, made = await self._loop.create_connection(factory, sock=opened)
+        read_in_small_pieces(transport)
+        return made
+
     def _close(self, *, abort_ssl: bool = False) -> list[Awaitable[object]]:
         return super()._close(abort_ssl=abort_ssl) + (self.pool.close(abort_tls=abort_ssl) if self.pool else [])
 
@@ -169,7 +181,7 @@ def open_session(settings: GatewaySettings, tls: InternalTls | None = None) -> a
     connector = _Connector(settings.connect_timeout_s, tls, EndpointProtocol)
     limits = ReadLimits(settings.idle_timeout_s, _READ_BYTES, settings.max_header_bytes)
     dialer = _Connector(settings.connect_timeout_s, tls, functools.partial(EndpointConnection, limits=limits))
-    connector.pool = EndpointPool(connector._loop, dialer.open)
+    connector.pool = EndpointPool(connector._loop, dialer.open, dialer.adopt)
     return aiohttp.ClientSession(
         connector=connector,
         timeout=aiohttp.ClientTimeout(total=None, sock_read=settings.idle_timeout_s),

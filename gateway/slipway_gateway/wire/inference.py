@@ -8,6 +8,20 @@ import msgspec
 PREDICT = "/api/v1/predict"
 # Of rerankers and classifiers of texts, with the model in the body. A request depends on nothing but it.
 TEXT_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify")
+# Paths of requests with the model in their body.
+ROUTED_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/tokenize",
+    "/detokenize",
+    "/v1/generate",
+    "/api/v1/generate",
+    "/api/v1/embed",
+    PREDICT,
+    *TEXT_PATHS,
+)
 _NAMED = "/api/v1/models/"
 _V2, _V1 = "/v2/models/", "/v1/models/"
 ENCODINGS = frozenset({"gzip", "deflate"})

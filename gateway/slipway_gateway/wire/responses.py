@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Raw
 
-from .inference import TEXT_PATHS
+from .inference import TEXT_PATHS, is_predict
 from .json_values import (
     ABSENT,
     MAX_ITEMS,
@@ -396,6 +396,11 @@ def _kinds(choices: Iterable[_ChoiceText], *, complete: bool, wants_json: bool) 
 
 def _is_servers_fault(error: _Error) -> bool:
     return _string(error.type) not in _NOT_THE_SERVERS_FAULT and _string(error.code) != DEADLINE_EXCEEDED
+
+
+def is_text_path(path: str) -> bool:
+    """Whether responses of a path are text, in which failures are looked for."""
+    return path not in WITHOUT_TEXT and not is_predict(path)
 
 
 def is_servers_failure(status: int, body: bytes) -> bool:

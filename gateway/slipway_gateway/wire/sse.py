@@ -49,7 +49,7 @@ class EventAligner:
     def feed(self, chunk: bytes) -> bytes:
         """Takes the next bytes of a stream; returns those that may be forwarded now: events, or `KEEP_ALIVE`."""
         held = self._held
-        if not held and chunk.endswith(b"\n\n") and FOLLOWED not in chunk:
+        if not (held or self._is_after_comment) and chunk.endswith(b"\n\n") and FOLLOWED not in chunk:
             return _without_comments(chunk)
         # An end may have begun in the last three bytes of before.
         looked, ready = max(self._begin, len(held) - 3), 0

@@ -1,3 +1,5 @@
-//! Choice among the endpoints of a revision: a twin of what the gateway's `balancing/` and `routing/router.py` do.
+//! Choice among the endpoints of a revision, and what is counted of them: twins of the gateway's `balancing/`.
 
+pub mod activity;
+pub mod in_flight;
 pub mod pick_endpoint;

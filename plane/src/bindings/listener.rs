@@ -2,13 +2,15 @@
 
 use std::net::TcpListener as Socket;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use super::lane::{Begun, Lane, LogEntry, Recount};
 use crate::handover::{self, locked};
 use crate::limits::places::{self, Refusal};
 use crate::listener::{self, Settings};
@@ -20,8 +22,10 @@ pub struct Listener(listener::Listener);
 impl Listener {
     #[new]
     #[pyo3(signature = (
-        sockets, *, max_connections, percentage, max_per_address, longest_silence_s, refusal_total, refusal_share
+        sockets, *, max_connections, percentage, max_per_address, longest_silence_s, refusal_total, refusal_share,
+        lane = None
     ))]
+    #[allow(clippy::too_many_arguments)] // all by name
     fn new(
         sockets: Vec<i32>,
         max_connections: u64,
@@ -30,6 +34,7 @@ impl Listener {
         longest_silence_s: f64,
         refusal_total: Vec<u8>,
         refusal_share: Vec<u8>,
+        lane: Option<PyRef<'_, Lane>>,
     ) -> PyResult<Self> {
         if sockets.iter().any(|descriptor| *descriptor < 0) {
             return Err(PyValueError::new_err("sockets: a descriptor is negative"));
@@ -44,7 +49,11 @@ impl Listener {
             refusal_total,
             refusal_share,
         };
-        Ok(Listener(listener::Listener::new(sockets.into_iter().map(own).collect(), settings)?))
+        Ok(Listener(listener::Listener::new(
+            sockets.into_iter().map(own).collect(),
+            settings,
+            lane.map(|one| one.0.clone()),
+        )?))
     }
 
     fn start(&self) -> PyResult<()> {
@@ -93,6 +102,9 @@ pub struct News {
     panics: u64,
     accept_failures: u64,
     ended: Option<String>,
+    logged: Vec<LogEntry>,
+    unlogged: u64,
+    recounts: Vec<Recount>,
 }
 
 impl News {
@@ -106,6 +118,9 @@ impl News {
             panics: news.panics,
             accept_failures: news.accept_failures,
             ended: news.ended,
+            logged: news.logged.into_iter().map(LogEntry::from).collect(),
+            unlogged: news.unlogged,
+            recounts: news.recounts.into_iter().map(Recount::from).collect(),
         })
     }
 }
@@ -115,12 +130,17 @@ impl News {
 pub struct Handed {
     owner: String,
     connection: Mutex<(Option<std::net::TcpStream>, Vec<u8>, Option<handover::Place>)>,
+    begun: Mutex<Option<Box<handover::Begun>>>,
+    returns: handover::Returns,
+    is_traced: AtomicBool,
 }
 
 impl From<handover::Handed> for Handed {
     fn from(handed: handover::Handed) -> Self {
-        let handover::Handed { stream, first_bytes, place } = handed;
-        Handed { owner: place.owner().to_owned(), connection: Mutex::new((Some(stream), first_bytes, Some(place))) }
+        let handover::Handed { stream, first_bytes, place, begun, returns, is_traced } = handed;
+        let owner = place.owner().to_owned();
+        let connection = Mutex::new((Some(stream), first_bytes, Some(place)));
+        Handed { owner, connection, begun: Mutex::new(begun), returns, is_traced: AtomicBool::new(is_traced) }
     }
 }
 
@@ -140,21 +160,49 @@ impl Handed {
         PyBytes::new(py, &std::mem::take(&mut locked(&self.connection).1))
     }
 
+    /// Whether the connection may be given back to the lane: at once, or with the next table.
+    #[getter]
+    fn returns(&self) -> (bool, bool) {
+        (self.returns == handover::Returns::AtOnce, self.returns == handover::Returns::WithTable)
+    }
+
+    /// The lane serves the connection again. `descriptor`: of its socket, which is the lane's from here on.
+    fn give_back(&self, lane: &Lane, descriptor: i32) -> PyResult<()> {
+        if descriptor < 0 {
+            return Err(PyValueError::new_err("descriptor: it is negative"));
+        }
+        // SAFETY: the caller made this descriptor for the lane, so that nothing else closes it.
+        let stream = std::net::TcpStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        if let Some(place) = locked(&self.connection).2.take() {
+            lane.0.give_back(stream, place);
+        }
+        Ok(())
+    }
+
+    fn take_traced(&self) -> bool {
+        self.is_traced.swap(false, Ordering::SeqCst)
+    }
+
+    fn take_begun(&self) -> Option<Begun> {
+        locked(&self.begun).take().map(Begun::from)
+    }
+
     fn leave(&self) {
+        drop(locked(&self.begun).take());
         let place = locked(&self.connection).2.take();
         drop(place);
     }
 }
 
 #[pyclass(frozen)]
-pub struct Places(Mutex<places::Places>);
+pub struct Places(pub Arc<Mutex<places::Places>>);
 
 #[pymethods]
 impl Places {
     #[new]
     #[pyo3(signature = (limit, percentage = 50, most = 0))]
     fn new(limit: u64, percentage: u64, most: u64) -> Self {
-        Places(Mutex::new(places::Places::new(limit, percentage.min(100), most)))
+        Places(Arc::new(Mutex::new(places::Places::new(limit, percentage.min(100), most))))
     }
 
     #[getter]
@@ -176,7 +224,7 @@ impl Places {
 }
 
 /// Raises ValueError: not a time. A time beyond a century is one of a century.
-fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
+pub fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     if seconds.is_nan() || seconds < 0.0 {
         return Err(PyValueError::new_err(format!("{name}: not a time of 0 or more seconds")));
     }

@@ -1,6 +1,7 @@
 //! What Python sees: the module `slipway_plane._native`. Every class and function here has its types in `_native.pyi`.
 #![allow(unsafe_code)]
 
+mod lane;
 mod listener;
 mod twins;
 
@@ -30,5 +31,18 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<listener::Listener>()?;
     module.add_class::<listener::News>()?;
     module.add_class::<listener::Handed>()?;
-    module.add_class::<listener::Places>()
+    module.add_class::<listener::Places>()?;
+    module.add_class::<lane::Sessions>()?;
+    module.add_class::<lane::Units>()?;
+    module.add_class::<lane::Generation>()?;
+    module.add_class::<lane::Lane>()?;
+    module.add_class::<lane::LaneRoute>()?;
+    module.add_class::<lane::LaneCounts>()?;
+    module.add_class::<lane::RevisionCounts>()?;
+    module.add_class::<lane::LogEntry>()?;
+    module.add_class::<lane::Recount>()?;
+    module.add_class::<lane::Begun>()?;
+    module.add_function(wrap_pyfunction!(lane::is_good_response, module)?)?;
+    module.add_function(wrap_pyfunction!(lane::is_varied_text, module)?)?;
+    module.add_function(wrap_pyfunction!(lane::http_date, module)?)
 }

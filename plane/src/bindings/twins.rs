@@ -157,7 +157,7 @@ fn plain_head_of(head: &[u8], paths: Vec<String>, most_bytes: usize) -> PyResult
         Err(error) => return Err(NotSure::new_err(error.to_string())),
     };
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-    let plain = plain_head(&head[..size], &request, &paths, most_bytes);
+    let plain = plain_head(&head[..size], &request, |path| paths.contains(&path), most_bytes);
     let plain = plain.map_err(|reason| NotSure::new_err(reason.name()))?;
     Ok(Some((plain.path.to_owned(), plain.length, plain.keeps_alive)))
 }

@@ -34,24 +34,41 @@ impl Places {
 
     /// Takes a place until `leave`.
     pub fn take(&mut self, owner: &str) -> Result<(), Refusal> {
-        let free = self.limit - self.used;
-        if free == 0 {
+        self.take_many(owner, 1)
+    }
+
+    /// Takes `size` places until `leave_many`, or none.
+    pub fn take_many(&mut self, owner: &str, size: u64) -> Result<(), Refusal> {
+        let free = self.limit.saturating_sub(self.used);
+        if size > free {
             return Err(Refusal::Total);
         }
-        let held = self.held.get(owner).copied().unwrap_or(0);
-        if (held + 1) as f64 > (self.most as f64).min(free as f64 * self.ratio) {
+        let held = self.held.get_mut(owner);
+        let now = held.as_deref().copied().unwrap_or(0) + size;
+        if now as f64 > (self.most as f64).min(free as f64 * self.ratio) {
             return Err(Refusal::Share);
         }
-        self.used += 1;
-        self.held.insert(owner.to_owned(), held + 1);
+        self.used += size;
+        match held {
+            Some(held) => *held = now,
+            None => {
+                self.held.insert(owner.to_owned(), now);
+            }
+        }
         Ok(())
     }
 
     /// Gives a place back that `owner` took. Without effect where it holds none.
     pub fn leave(&mut self, owner: &str) {
+        self.leave_many(owner, 1);
+    }
+
+    /// Gives places back that `owner` took, as many as it holds at most.
+    pub fn leave_many(&mut self, owner: &str, size: u64) {
         let Some(held) = self.held.get_mut(owner) else { return };
-        self.used -= 1;
-        *held -= 1;
+        let size = size.min(*held);
+        self.used -= size;
+        *held -= size;
         if *held == 0 {
             self.held.remove(owner);
         }

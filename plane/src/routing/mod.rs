@@ -3,3 +3,4 @@
 pub mod router;
 pub mod rules;
 pub mod split;
+pub mod table;

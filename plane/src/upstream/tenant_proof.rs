@@ -60,6 +60,12 @@ pub struct TenantSigner {
     order: VecDeque<[String; 3]>,
 }
 
+impl std::fmt::Debug for TenantSigner {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "TenantSigner({})", self.key.id) // the key itself is a secret
+    }
+}
+
 impl TenantSigner {
     /// Another key needs another signer.
     pub fn new(key: SigningKey) -> Self {

@@ -19,6 +19,8 @@ pub struct StreamProgress {
     begin: Vec<u8>,
     end: Vec<u8>,
     last: Vec<u8>,
+    /// The mark of the last event with tokens: that of usage has none.
+    last_token: Vec<u8>,
     tokens: Vec<u8>,
     is_whole: bool,
 }
@@ -35,6 +37,7 @@ impl StreamProgress {
             begin: Vec::new(),
             end: Vec::new(),
             last: Vec::new(),
+            last_token: Vec::new(),
             tokens,
             is_whole: true,
         };
@@ -57,10 +60,10 @@ impl StreamProgress {
         self.is_whole
     }
 
-    /// Tokens up to the event that came last; 0 for a mark that no server writes.
+    /// Tokens of the stream so far; 0 for a mark that no server writes.
     pub fn position(&self) -> u64 {
-        let end = memchr(b'.', &self.last).unwrap_or(self.last.len());
-        let digits = &self.last[..end];
+        let end = memchr(b'.', &self.last_token).unwrap_or(self.last_token.len());
+        let digits = &self.last_token[..end];
         if digits.len() < MAX_DIGITS {
             number(digits).unwrap_or(0)
         } else {
@@ -119,6 +122,7 @@ impl StreamProgress {
         let space = memchr(b' ', mark).unwrap_or(mark.len());
         self.last = mark[..space].to_vec();
         if let Some(tokens) = mark.get(space + 1..).filter(|tokens| !tokens.is_empty()) {
+            self.last_token.clone_from(&self.last);
             self.remember(tokens);
         }
         for part in [&self.begin, &self.last, &self.end] {

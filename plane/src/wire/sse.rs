@@ -35,7 +35,11 @@ pub struct EventAligner {
 impl EventAligner {
     /// Takes the next bytes of a stream; returns those that may be forwarded now: events, or `KEEP_ALIVE`.
     pub fn feed<'a>(&mut self, chunk: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.held.is_empty() && chunk.ends_with(b"\n\n") && memmem::find(chunk, FOLLOWED).is_none() {
+        if self.held.is_empty()
+            && !self.is_after_comment
+            && chunk.ends_with(b"\n\n")
+            && memmem::find(chunk, FOLLOWED).is_none()
+        {
             return without_comments(Cow::Borrowed(chunk));
         }
         // An end may have begun in the last three bytes of before.

@@ -74,14 +74,14 @@ pub struct PlainHead<'a> {
     pub keeps_alive: bool,
 }
 
-/// A whole head, and what httparse read of it. `paths`: those with a model in the body. `most_bytes`: of a body.
+/// A whole head, and what httparse read of it. `is_path`: whether the plane serves a path. `most_bytes`: of a body.
 ///
 /// # Errors
 /// The reason for which Python gets the request.
 pub fn plain_head<'a>(
     head: &[u8],
     request: &httparse::Request<'_, 'a>,
-    paths: &[&str],
+    is_path: impl Fn(&str) -> bool,
     most_bytes: usize,
 ) -> Result<PlainHead<'a>, HandOver> {
     // httparse also takes empty lines before a head.
@@ -95,7 +95,7 @@ pub fn plain_head<'a>(
     if request.version != Some(1) {
         return Err(HandOver::Version);
     }
-    let path = request.path.filter(|path| paths.contains(path)).ok_or(HandOver::Path)?;
+    let path = request.path.filter(|path| is_path(path)).ok_or(HandOver::Path)?;
     if request.headers.len() > MAX_LINES {
         return Err(HandOver::Lines);
     }

@@ -45,6 +45,8 @@ class ServerConnection(web.RequestHandler):
     async def start(self) -> None:
         while not self._force_close:
             if not self._messages:
+                if self._goes_elsewhere():
+                    break
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter
@@ -74,6 +76,10 @@ class ServerConnection(web.RequestHandler):
             if self._keepalive_handle is None:
                 self._keepalive_handle = self._loop.call_at(close_s, self._process_keepalive)
         self._end()
+
+    def _goes_elsewhere(self) -> bool:
+        """Whether others serve the connection from now on; no part of a request has come. It ends here then."""
+        return False
 
     def _took_message(self) -> None:
         """Goes on reading where messages that waited held it up."""

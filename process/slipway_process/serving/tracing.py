@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipway_process.spans import exporter
+from slipway_process.spans import exporter, is_tracestate
 
 Ended = Callable[[str, int], None]  # called with the outcome of the request and the status of its response (0: none)
 
@@ -54,6 +54,8 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         given = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
+        if not is_tracestate(given.get("tracestate", "")):
+            given.pop("tracestate", None)
         about = {"http.request.method": method, "http.route": route, "gen_ai.request.model": self._model}
         with self._tracer.start_as_current_span(
             f"{method} {route}",

@@ -1,0 +1,49 @@
+"""Joins the fast lane of the compiled data plane with what it shares with Python, where this gateway has one."""
+
+from ..authentication.authenticator import Authenticator
+from ..balancing.load_balancer import LoadBalancer
+from ..fast_lane.lane import FastLane
+from ..forwarding.proxy import Forwarding
+from ..plane.port import PlanePort
+from ..serving.api import PublicApi
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics
+from .forwarding import max_sessions
+
+
+def join_lane(
+    settings: GatewaySettings,
+    plane: PlanePort | None,
+    metrics: GatewayMetrics,
+    balancer: LoadBalancer,
+    forwarding: Forwarding,
+    edge: PublicApi,
+    authenticator: Authenticator,
+) -> FastLane | None:
+    """The fast lane; None where all requests are Python's. Must come before the first table and the first connection.
+
+    Pages of other origins need headers that the lane does not write, and without a time for idle connections each one
+    ends with its response.
+    """
+    if plane is None or not settings.plane_max_body_bytes:
+        return None
+    if settings.allowed_origins or not settings.keepalive_timeout_s:
+        return None
+    lane = FastLane(
+        settings,
+        metrics,
+        budget_bytes=edge.budget.limit_bytes,
+        max_sessions=max_sessions(settings),
+        logs=edge.access_log.is_on,
+        trace_share=edge.traces.share,
+        usable=lambda: authenticator.needs_none,
+    )
+    balancer.join(lane)
+    edge.join(lane)
+    crashes, signer = forwarding.crashes, forwarding.signer
+    crashes.join(lane)
+    signer.join(lane.native.sign_with)
+    authenticator.known.on_change = lane.tenants_changed
+    plane.join(lane, edge.access_log, signer.refresh, crashes.forget)
+    lane.tenants_changed()
+    return lane

@@ -1,0 +1,186 @@
+"""The fast lane as the rest of the gateway uses it: its table is published here, and its counts come in here.
+
+Each lane counts the requests that it ends, so that each one is counted once. `drain` adds what the fast lane counted to
+the counters of Python, which alone are reported; it is called before anything that reads them. What both lanes need at
+every request they share: sessions of the judge, places in flight, and the load of endpoints.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiohttp.http import SERVER_SOFTWARE
+from yarl import URL
+
+from slipway_plane import NATIVE
+
+from ..judging.outcome import E2E
+from ..judging.samples import BOUNDS
+from ..judging.units import SharedUnits
+from ..routing.table import Route, RouteTable
+from ..settings import GatewaySettings
+from ..telemetry.metrics import TIME_BUCKETS, TTFT_BUCKETS, GatewayMetrics
+from ..wire.inference import ROUTED_PATHS
+from .recount import Recounter
+from .table import compile_table
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
+# After it a request that has not come whole, or has no response, is Python's: so nothing that lasts is missing in what
+# Python reports of requests in progress.
+PATIENCE_S = 1.0
+RECOUNT_ONE_IN = 100
+# Longer responses are not one write.
+MAX_RESPONSE_BYTES = 64 << 10
+MAX_HEAD_BYTES = 16 << 10
+# Of the memory for requests, what the lane may hold beside it.
+MEMORY_PART = 8
+# Responses of other shapes than a completion, an embedding or a prediction.
+_NEVER_PLAIN = frozenset({"/v1/responses"})
+
+
+class FastLane:
+    """Made before the first table and the first connection.
+
+    `usable`: whether requests without an identity may be served now; it is looked at when `tenants_changed`.
+    `trace_share`: of requests, which have spans and so are Python's; None: there are no spans.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        metrics: GatewayMetrics,
+        *,
+        budget_bytes: int,
+        max_sessions: int,
+        logs: bool,
+        trace_share: float | None,
+        usable: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert NATIVE is not None
+        self._usable, self._metrics, self._clock = usable, metrics, clock
+        self.is_draining = self.is_open = False
+        self.tables = 0  # how many were published
+        self.in_flight: _native.Places = NATIVE.Places(settings.max_inflight, settings.max_client_percentage)
+        self._sessions: _native.Sessions = NATIVE.Sessions(max_sessions)
+        self.paths = frozenset(ROUTED_PATHS) - _NEVER_PLAIN
+        self.native: _native.Lane = NATIVE.Lane(
+            paths=sorted(self.paths),
+            max_body_bytes=min(settings.plane_max_body_bytes, settings.max_body_bytes),
+            max_head_bytes=MAX_HEAD_BYTES,
+            max_response_bytes=MAX_RESPONSE_BYTES,
+            sticky_by=settings.sticky_by,
+            tenant_by=settings.tenant_by,
+            tenant_salt=settings.tenant_salt.get_secret_value(),
+            shares_by_key="key" in settings.share_by,
+            priority_limit=settings.priority_limit,
+            connect_timeout_s=settings.connect_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            patience_s=PATIENCE_S,
+            server=SERVER_SOFTWARE,
+            seconds_bounds=TIME_BUCKETS,
+            ttft_bounds=TTFT_BUCKETS,
+            logs=logs,
+            log_below=round(settings.access_log_sample * 16**8),
+            recount_one_in=RECOUNT_ONE_IN,
+            trace_below=None if trace_share is None else round(trace_share * 16**8),
+            in_flight=self.in_flight,
+            max_bytes=budget_bytes // MEMORY_PART,
+            percentage=settings.max_client_percentage,
+            now_s=clock(),
+        )
+        self.recount = Recounter(settings, metrics).look
+        self._has_table = False
+        self._follow: Callable[[_native.LaneCounts], None] = lambda counts: None
+        metrics.of_lane(self.drain, self._running, lambda: self.native.held_bytes)
+
+    # -- what is shared
+
+    def units(self, weights: Mapping[str, int], begun_s: float) -> SharedUnits:
+        """Sessions of a generation, which both lanes count."""
+        assert NATIVE is not None
+        return SharedUnits(NATIVE.Units(self._sessions, weights, begun_s))
+
+    def generation(self, units: SharedUnits, *, keeps_open: bool) -> "_native.Generation":
+        """Where the lane counts for the judge."""
+        assert NATIVE is not None
+        counted: _native.Generation = NATIVE.Generation(units.native, BOUNDS[E2E], keeps_open)
+        return counted
+
+    # -- tables, and whether the lane serves
+
+    def publish(
+        self,
+        table: RouteTable | None,
+        state_of: Callable[[Route], tuple[Any, bool, float | None]],
+        loads: Mapping[str, int],
+    ) -> None:
+        """Replaces the table of the lane. When it returns, no further request is routed by the former one.
+
+        `state_of`: where a plain route is counted for the judge, whether its failsafe acts, and for how many seconds
+        its weights are valid. `loads`: Python's requests in flight by URL.
+        """
+        assert NATIVE is not None
+        made = []
+        for one in compile_table(table, host_of):
+            route = table.routes[one.name] if table else None
+            generation, is_paused, valid_for_s = state_of(route) if route and not one.reason else (None, False, None)
+            fields = {name: getattr(one, name) for name in one.__slots__}
+            made.append(NATIVE.LaneRoute(**fields, generation=generation, is_paused=is_paused, valid_for_s=valid_for_s))
+        self.native.publish(made)
+        for url, count in loads.items():
+            self.native.count_python(url, count)
+        self._has_table = table is not None
+        self.tables += 1
+        self.tenants_changed()
+
+    def tenants_changed(self) -> None:
+        """Whether requests need an identity may have changed."""
+        reason = "draining" if self.is_draining else "" if self._has_table else "table"
+        reason = reason or ("" if self._usable() else "tenants")
+        self.is_open = not reason
+        self.native.open(reason)
+
+    def drains(self) -> None:
+        """From now on all requests are Python's, which announces the end of their connections."""
+        self.is_draining = True
+        self.tenants_changed()
+
+    # -- counts
+
+    def follow(self, follow: Callable[["_native.LaneCounts"], None]) -> None:
+        """`follow`: gets the counts of each `drain`."""
+        self._follow = follow
+
+    def drain(self) -> None:
+        """Adds what the lane has counted to Python's counters."""
+        counts = self.native.take()
+        for one in counts.revisions:
+            self._metrics.served_in_lane(one)
+        for model, reason, times in counts.hand_overs:
+            self._metrics.handed_over(model or "unknown", reason, times)
+        self._follow(counts)
+
+    def _running(self) -> dict[tuple[str, str], int]:
+        """Requests in flight in the lane by model and revision."""
+        found: dict[tuple[str, str], int] = {}
+        for _, model, revision, count in self.native.running():
+            found[model, revision] = found.get((model, revision), 0) + count
+        return found
+
+    # -- requests whose engine died
+
+    def blame(self, keys: Collection[tuple[str, str, int]]) -> None:
+        """Requests with these clients, paths and lengths are Python's: an engine may have died of them."""
+        self.native.blame({key for key in keys if key[1].isascii()})
+
+    def answered(self, client: str, path: str, body: bytes) -> bool:
+        """Whether the lane relayed a whole response to the same bytes of the same client."""
+        return path.isascii() and self.native.answered(client, path, body)
+
+
+def host_of(url: str) -> str:
+    """The `Host` of a request to an endpoint, as aiohttp's client writes it."""
+    return URL(url, encoded=True).host_port_subcomponent or ""

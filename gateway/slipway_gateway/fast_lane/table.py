@@ -1,0 +1,88 @@
+"""Compiles the routes of a table for the fast lane, and decides which of them are plain (pure)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from ..routing.table import Route, RouteTable
+
+Endpoint = tuple[str, str, int, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRoute:
+    """A route as the lane has it. `reason`: why its requests are Python's; empty: they are plain.
+
+    `names`: by which requests name it. `backends`: revision, weight and endpoints; each endpoint is its URL, address,
+    port, `Host`, and prefix of paths.
+    """
+
+    name: str
+    uid: str
+    model: str
+    id: str
+    names: tuple[str, ...]
+    reason: str
+    salt: str
+    backends: tuple[tuple[str, int, list[Endpoint]], ...]
+    forwarded: tuple[str, ...]
+
+
+def why_python(route: Route) -> str:
+    """Why requests of a route need what the lane has not; empty when they do not."""
+    needs = {
+        "asleep": route.asleep or route.wake_s is not None,
+        "copied": bool(route.mirror_routes) or route.twin_shadow is not None,
+        "header_routes": bool(route.header_routes),
+        "feedback": route.feedback,
+        "predictions": route.predictions,
+        "inference_log": route.inference_log is not None,
+        "objectives": route.slo is not None,
+    }
+    return next((reason for reason, holds in needs.items() if holds), "")
+
+
+def compile_table(table: RouteTable | None, host_of: Callable[[str], str]) -> list[CompiledRoute]:
+    """All routes of a table. `host_of`: the `Host` of an endpoint's URL, as the gateway's own client writes it."""
+    if table is None:
+        return []
+    names: dict[str, list[str]] = {name: [] for name in table.routes}
+    # As `PublishedTable.find`: a name of a model comes before the name of a route.
+    found: Mapping[str, Route] = {**table.routes, **table.models}
+    for name, route in found.items():
+        names.setdefault(route.name, []).append(name)
+    return [_compile(table, route, tuple(names[route.name]), host_of) for route in table.routes.values()]
+
+
+def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str]) -> CompiledRoute:
+    reason, backends = why_python(route), []
+    for backend in route.backends:
+        endpoints = [endpoint_of(url, host_of) for url in table.urls(route, backend.revision)]
+        known = [one for one in endpoints if one is not None]
+        if len(known) < len(endpoints):
+            reason = reason or "endpoints"
+        backends.append((backend.revision, backend.weight, known))
+    return CompiledRoute(
+        route.name,
+        route.uid,
+        route.model,
+        table.id_of(route),
+        names,
+        reason,
+        route.salt,
+        tuple(backends),
+        route.forward_headers,
+    )
+
+
+def endpoint_of(url: str, host_of: Callable[[str], str]) -> Endpoint | None:
+    """An endpoint; None where it has TLS or a name in place of an address, which Python resolves."""
+    try:
+        parts = urlsplit(url)
+        address, port = ip_address(parts.hostname or ""), parts.port or 80
+    except ValueError:
+        return None
+    if parts.scheme != "http" or parts.username is not None or parts.query:
+        return None
+    return url, str(address), port, host_of(url), parts.path

@@ -1,0 +1,553 @@
+//! The fast lane as Python sees it: it publishes tables, and takes counts.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::IntoRawFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::listener::{duration, Places};
+use crate::handover::{self, locked};
+use crate::judging::samples::GenerationSamples;
+use crate::judging::units::{self, SessionMemory};
+use crate::lane::{self, Compiled, Settings};
+use crate::telemetry::access_log;
+use crate::telemetry::metrics::Times;
+use crate::upstream::tenant_proof::SigningKey;
+use crate::wire::request_fields::Sources;
+use crate::wire::responses;
+
+type Data = Cow<'static, [u8]>;
+type EndpointTuple = (String, String, u16, String, String);
+type BackendTuple = (String, i64, Vec<EndpointTuple>);
+type TimesTuple = (Vec<u64>, f64);
+type Strata = HashMap<&'static str, Vec<u64>>;
+type SampledTuple = (u64, u64, u64, Strata, Strata);
+
+/// Reasons that Python gives; metrics have them as they are.
+const REASONS: [&str; 13] = [
+    "",
+    "tenants",
+    "draining",
+    "table",
+    "off",
+    "asleep",
+    "copied",
+    "feedback",
+    "inference_log",
+    "header_routes",
+    "endpoints",
+    "predictions",
+    "objectives",
+];
+
+fn reason(given: &str) -> PyResult<&'static str> {
+    let known = REASONS.iter().find(|known| **known == given);
+    known.copied().ok_or_else(|| PyValueError::new_err("reason: it is none of those that metrics have"))
+}
+
+fn sources(names: &[String]) -> Sources {
+    let has = |name: &str| names.iter().any(|one| one == name);
+    Sources { session: has("session"), user: has("user"), key: has("key") }
+}
+
+/// The sessions of all generations, with one limit.
+#[pyclass(frozen)]
+pub struct Sessions(Arc<Mutex<SessionMemory>>);
+
+#[pymethods]
+impl Sessions {
+    #[new]
+    fn new(limit: usize) -> Self {
+        Sessions(Arc::new(Mutex::new(SessionMemory::new(limit))))
+    }
+
+    #[getter]
+    fn taken(&self) -> usize {
+        locked(&self.0).taken()
+    }
+}
+
+#[pyclass(frozen)]
+pub struct Units(units::Units);
+
+#[pymethods]
+impl Units {
+    #[new]
+    fn new(memory: &Sessions, weights: HashMap<String, i64>, begun_s: f64) -> Self {
+        Units(units::Units::new(memory.0.clone(), weights, begun_s))
+    }
+
+    fn assign(&self, revision: &str, key: &[u8], client: &[u8], now_s: f64) -> (bool, bool) {
+        self.0.assign(revision, key, client, now_s)
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.0.has(key)
+    }
+
+    fn remember(&self, key: &[u8]) {
+        self.0.remember(key);
+    }
+
+    fn first_end(&self, key: &[u8]) -> bool {
+        self.0.first_end(key)
+    }
+
+    fn first(&self, key: &[u8], name: &str) -> bool {
+        self.0.first(key, name)
+    }
+
+    fn end(&self) {
+        self.0.end();
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[pyclass(frozen)]
+pub struct Generation(Arc<GenerationSamples>);
+
+#[pymethods]
+impl Generation {
+    #[new]
+    fn new(units: &Units, bounds: Vec<f64>, keeps_open: bool) -> Self {
+        Generation(Arc::new(GenerationSamples::new(units.0.clone(), bounds, keeps_open)))
+    }
+
+    fn take(&self) -> HashMap<String, SampledTuple> {
+        let all = self.0.take().into_iter();
+        all.map(|(revision, one)| (revision, (one.assigned, one.requests, one.units, one.slow, one.late))).collect()
+    }
+}
+
+#[pyclass(frozen)]
+pub struct Lane(pub Arc<lane::Lane>);
+
+#[pymethods]
+impl Lane {
+    #[new]
+    #[pyo3(signature = (
+        *, paths, max_body_bytes, max_head_bytes, max_response_bytes, sticky_by, tenant_by, tenant_salt, shares_by_key,
+        priority_limit, connect_timeout_s, stall_timeout_s, patience_s, server, seconds_bounds, ttft_bounds, logs,
+        log_below, recount_one_in, trace_below, in_flight, max_bytes, percentage, now_s
+    ))]
+    #[allow(clippy::too_many_arguments)] // all by name
+    fn new(
+        paths: Vec<String>,
+        max_body_bytes: usize,
+        max_head_bytes: usize,
+        max_response_bytes: usize,
+        sticky_by: Vec<String>,
+        tenant_by: Vec<String>,
+        tenant_salt: String,
+        shares_by_key: bool,
+        priority_limit: i64,
+        connect_timeout_s: f64,
+        stall_timeout_s: f64,
+        patience_s: f64,
+        server: String,
+        seconds_bounds: Vec<f64>,
+        ttft_bounds: Vec<f64>,
+        logs: bool,
+        log_below: u64,
+        recount_one_in: u64,
+        trace_below: Option<u64>,
+        in_flight: &Places,
+        max_bytes: u64,
+        percentage: u64,
+        now_s: f64,
+    ) -> PyResult<Self> {
+        let settings = Settings {
+            paths,
+            max_body_bytes,
+            max_head_bytes,
+            max_response_bytes,
+            sticky: sources(&sticky_by),
+            tenants: sources(&tenant_by),
+            tenant_salt,
+            shares_by_key,
+            priority_limit,
+            connect_timeout: duration("connect_timeout_s", connect_timeout_s)?,
+            stall_timeout: duration("stall_timeout_s", stall_timeout_s)?,
+            patience: duration("patience_s", patience_s)?,
+            server,
+            seconds_bounds,
+            ttft_bounds,
+            logs,
+            log_below,
+            recount_one_in,
+            trace_below,
+        };
+        let percentage = percentage.min(100);
+        Ok(Lane(Arc::new(lane::Lane::new(settings, in_flight.0.clone(), max_bytes, percentage, now_s))))
+    }
+
+    fn publish(&self, routes: Vec<PyRef<'_, LaneRoute>>) -> PyResult<()> {
+        let compiled = routes.iter().map(|one| one.compiled()).collect::<PyResult<_>>()?;
+        self.0.publish(compiled);
+        Ok(())
+    }
+
+    fn open(&self, why_closed: &str) -> PyResult<()> {
+        let reason = reason(why_closed)?;
+        self.0.open((!reason.is_empty()).then_some(reason));
+        Ok(())
+    }
+
+    fn pause(&self, route: &str, is_paused: bool) {
+        self.0.pause(route, is_paused);
+    }
+
+    fn renew(&self, valid_for_s: f64) -> PyResult<()> {
+        self.0.renew(duration("valid_for_s", valid_for_s)?);
+        Ok(())
+    }
+
+    fn sign_with(&self, id: String, master: Vec<u8>) {
+        self.0.sign_with((!id.is_empty()).then_some(SigningKey { id, master }));
+    }
+
+    fn eject(&self, ejected: HashMap<String, f64>) -> PyResult<()> {
+        let of = |(url, left_s)| Ok((url, duration("left_s", left_s)?));
+        self.0.eject(&ejected.into_iter().map(of).collect::<PyResult<_>>()?);
+        Ok(())
+    }
+
+    fn blame(&self, keys: HashSet<(String, String, usize)>) {
+        locked(&self.0.suspects).blame(keys);
+    }
+
+    fn answered(&self, client: &str, path: &str, body: &[u8]) -> bool {
+        locked(&self.0.suspects).answered(client, path, body)
+    }
+
+    fn count_python(&self, url: &str, count: i64) {
+        self.0.count_python(url, count);
+    }
+
+    fn at(&self, url: &str) -> i64 {
+        self.0.at(url)
+    }
+
+    fn running(&self) -> Vec<(String, String, String, i64)> {
+        self.0.running()
+    }
+
+    fn activity(&self, route: &str, uid: &str) -> (i64, Option<f64>) {
+        self.0.activity(route, uid)
+    }
+
+    #[getter]
+    fn held_bytes(&self) -> u64 {
+        locked(&self.0.bytes).used()
+    }
+
+    fn take(&self) -> LaneCounts {
+        let counts = self.0.take();
+        let revisions = counts.revisions.into_iter().map(|(revision, one)| RevisionCounts {
+            route: revision.route.clone(),
+            model: revision.model.clone(),
+            revision: revision.revision.clone(),
+            requests: one.requests,
+            answered: one.answered,
+            ok: one.ok,
+            left: one.left,
+            clients: one.clients.iter().map(|client| client.to_string()).collect(),
+            seconds: times(one.seconds),
+            ttft: times(one.ttft),
+        });
+        let hand_overs = counts.hand_overs.into_iter().map(|(model, why, count)| (model, why.to_owned(), count));
+        LaneCounts { revisions: revisions.collect(), endpoints: counts.endpoints, hand_overs: hand_overs.collect() }
+    }
+}
+
+fn times(one: Times) -> TimesTuple {
+    (one.buckets, one.sum)
+}
+
+/// A route for `Lane.publish`.
+#[pyclass(frozen)]
+pub struct LaneRoute {
+    name: String,
+    uid: String,
+    model: String,
+    id: String,
+    names: Vec<String>,
+    reason: &'static str,
+    salt: String,
+    backends: Vec<BackendTuple>,
+    forwarded: Vec<String>,
+    generation: Option<Arc<GenerationSamples>>,
+    is_paused: bool,
+    valid_for: Option<Duration>,
+}
+
+#[pymethods]
+impl LaneRoute {
+    #[new]
+    #[pyo3(signature = (
+        *, name, uid, model, id, names, reason, salt, backends, forwarded, generation, is_paused, valid_for_s
+    ))]
+    #[allow(clippy::too_many_arguments)] // all by name
+    fn new(
+        name: String,
+        uid: String,
+        model: String,
+        id: String,
+        names: Vec<String>,
+        reason: &str,
+        salt: String,
+        backends: Vec<BackendTuple>,
+        forwarded: Vec<String>,
+        generation: Option<PyRef<'_, Generation>>,
+        is_paused: bool,
+        valid_for_s: Option<f64>,
+    ) -> PyResult<Self> {
+        let reason = self::reason(reason)?;
+        let generation = generation.map(|one| one.0.clone());
+        let valid_for = valid_for_s.map(|left_s| duration("valid_for_s", left_s)).transpose()?;
+        Ok(LaneRoute {
+            name,
+            uid,
+            model,
+            id,
+            names,
+            reason,
+            salt,
+            backends,
+            forwarded,
+            generation,
+            is_paused,
+            valid_for,
+        })
+    }
+}
+
+impl LaneRoute {
+    fn compiled(&self) -> PyResult<Compiled> {
+        let backend = |one: &BackendTuple| {
+            let endpoints = one.2.iter().map(endpoint).collect::<PyResult<_>>()?;
+            Ok((one.0.clone(), one.1, endpoints))
+        };
+        Ok(Compiled {
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            model: self.model.clone(),
+            id: self.id.clone(),
+            names: self.names.clone(),
+            reason: self.reason,
+            salt: self.salt.clone(),
+            backends: self.backends.iter().map(backend).collect::<PyResult<_>>()?,
+            forwarded: self.forwarded.clone(),
+            generation: self.generation.clone(),
+            is_paused: self.is_paused,
+            valid_for: self.valid_for,
+        })
+    }
+}
+
+fn endpoint((url, address, port, host, prefix): &EndpointTuple) -> PyResult<lane::EndpointTuple> {
+    let ip: IpAddr = address.parse().map_err(|_| PyValueError::new_err("address: no address of IPv4 or IPv6"))?;
+    Ok((url.clone(), SocketAddr::new(ip, *port), host.clone(), prefix.clone()))
+}
+
+#[pyclass(frozen, get_all)]
+pub struct LaneCounts {
+    revisions: Vec<RevisionCounts>,
+    endpoints: Vec<(String, u64)>,
+    hand_overs: Vec<(String, String, u64)>,
+}
+
+#[pyclass(frozen, get_all)]
+#[derive(Clone)]
+pub struct RevisionCounts {
+    route: String,
+    model: String,
+    revision: String,
+    requests: u64,
+    answered: u64,
+    ok: u64,
+    left: u64,
+    clients: Vec<String>,
+    seconds: TimesTuple,
+    ttft: TimesTuple,
+}
+
+#[pyclass(frozen, get_all)]
+#[derive(Clone)]
+pub struct LogEntry {
+    id: String,
+    owner: String,
+    address: String,
+    client_request_id: String,
+    path: String,
+    model: String,
+    revision: String,
+    upstream: String,
+    code: u16,
+    outcome: &'static str,
+    ended_s: f64,
+    seconds: f64,
+    ttft_s: Option<f64>,
+    bytes_in: usize,
+    bytes_out: usize,
+    tokens: Option<(i64, i64)>,
+}
+
+impl From<access_log::LogEntry> for LogEntry {
+    fn from(one: access_log::LogEntry) -> Self {
+        LogEntry {
+            id: one.id,
+            owner: one.owner,
+            address: one.address,
+            client_request_id: one.client_request_id,
+            path: one.path,
+            model: one.model,
+            revision: one.revision,
+            upstream: one.upstream,
+            code: one.code,
+            outcome: one.outcome,
+            ended_s: one.ended_s,
+            seconds: one.seconds,
+            ttft_s: one.ttft_s,
+            bytes_in: one.bytes_in,
+            bytes_out: one.bytes_out,
+            tokens: one.tokens,
+        }
+    }
+}
+
+#[pyclass(frozen, get_all)]
+#[derive(Clone)]
+pub struct Recount {
+    owner: String,
+    request: Data,
+    response: Data,
+    request_id: String,
+    route: String,
+    salt: String,
+    weights: Vec<(String, i64)>,
+    key: Data,
+    client: String,
+    own: String,
+    stratum: &'static str,
+    sent: Data,
+}
+
+impl From<access_log::Recount> for Recount {
+    fn from(one: access_log::Recount) -> Self {
+        Recount {
+            owner: one.owner,
+            request: Cow::Owned(one.request),
+            response: Cow::Owned(one.response),
+            request_id: one.request_id,
+            route: one.route,
+            salt: one.salt,
+            weights: one.weights,
+            key: Cow::Owned(one.key),
+            client: one.client,
+            own: one.own,
+            stratum: one.stratum,
+            sent: Cow::Owned(one.sent),
+        }
+    }
+}
+
+/// A request that the lane has sent, and that Python goes on with. Its counts in the lane end with `end`.
+#[pyclass(frozen)]
+pub struct Begun(Mutex<Option<Box<handover::Begun>>>, String);
+
+impl From<Box<handover::Begun>> for Begun {
+    fn from(one: Box<handover::Begun>) -> Self {
+        let owner = one.in_flight.as_ref().map(|place| place.owner().to_owned());
+        Begun(Mutex::new(Some(one)), owner.unwrap_or_default())
+    }
+}
+
+impl Begun {
+    fn with<T: Default>(&self, look: impl FnOnce(&mut handover::Begun) -> T) -> T {
+        locked(&self.0).as_mut().map(|one| look(one)).unwrap_or_default()
+    }
+}
+
+#[pymethods]
+impl Begun {
+    #[getter]
+    fn id(&self) -> String {
+        self.with(|one| one.id.clone())
+    }
+
+    /// Route, model, revision and URL.
+    #[getter]
+    fn endpoint(&self) -> (String, String, String, String) {
+        self.with(|one| (one.route.clone(), one.model.clone(), one.revision.clone(), one.url.clone()))
+    }
+
+    /// Seconds since the request came, and since it was sent.
+    #[getter]
+    fn ages_s(&self) -> (f64, f64) {
+        self.with(|one| (one.began.elapsed().as_secs_f64(), one.sent.elapsed().as_secs_f64()))
+    }
+
+    #[getter]
+    fn was_idle(&self) -> bool {
+        self.with(|one| one.was_idle)
+    }
+
+    #[getter]
+    fn owner(&self) -> &str {
+        &self.1
+    }
+
+    fn detach(&self) -> Option<i32> {
+        let stream = self.with(|one| one.endpoint.take())?;
+        stream.into_std().ok().map(IntoRawFd::into_raw_fd)
+    }
+
+    fn take_received<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.with(|one| std::mem::take(&mut one.received)))
+    }
+
+    fn take_unsent<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.with(|one| std::mem::take(&mut one.unsent)))
+    }
+
+    /// Its place among the requests in flight is Python's from here on, where this is true.
+    fn take_place(&self) -> bool {
+        self.with(|one| one.in_flight.take()).map(handover::Place::keep).is_some()
+    }
+
+    /// Python counts it from here on.
+    fn counted(&self) {
+        drop(self.with(|one| one.flight.take()));
+    }
+
+    /// Nothing more is done with it. What it still has is closed and given back.
+    fn end(&self) {
+        let left = locked(&self.0).take();
+        drop(left);
+    }
+}
+
+#[pyfunction]
+pub fn is_good_response(body: &[u8]) -> bool {
+    responses::is_good(body)
+}
+
+#[pyfunction]
+pub fn is_varied_text(text: &[u8]) -> bool {
+    responses::is_varied(text)
+}
+
+#[pyfunction]
+pub fn http_date(unix_s: u64) -> String {
+    crate::serving::api::http_date(unix_s)
+}

@@ -1,0 +1,4 @@
+//! A request on its way: twins of the gateway's `forwarding/`.
+
+pub mod poison;
+pub mod sender;

@@ -1,0 +1,123 @@
+//! The routes of the fast lane, as Python compiled them. A request is routed by exactly one table.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use super::router::{order_backends, Backend};
+use crate::balancing::activity::RouteActivity;
+use crate::balancing::in_flight::{Endpoint, Revision};
+use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod};
+use crate::handover::locked;
+use crate::judging::samples::GenerationSamples;
+
+/// One revision of a route with its endpoints, in the order of `Route::backends`.
+#[derive(Debug)]
+pub struct Served {
+    pub revision: Arc<Revision>,
+    pub endpoints: Vec<Arc<Endpoint>>,
+}
+
+/// A route that Python published as plain.
+#[derive(Debug)]
+pub struct Route {
+    /// `namespace/name`.
+    pub name: String,
+    /// By which servers know it.
+    pub model: String,
+    /// By which clients request it.
+    pub id: String,
+    pub salt: String,
+    pub backends: Vec<Backend>,
+    pub served: Vec<Served>,
+    /// Names of the credentials that its servers get, in lower case.
+    pub forwarded: Vec<String>,
+    pub activity: Arc<RouteActivity>,
+    /// Where its requests are counted for the judge; None: nowhere.
+    pub generation: Option<Arc<GenerationSamples>>,
+    /// Python decides about each request for now: a revision is cut off.
+    is_paused: AtomicBool,
+    /// Until when its weights are in force without a renewal; None: for ever.
+    valid_until: Mutex<Option<Instant>>,
+}
+
+/// What a name of a model stands for.
+#[derive(Clone, Debug)]
+pub enum Named {
+    Plain(Arc<Route>),
+    /// A route whose requests are all Python's, by the name that clients use, and the reason.
+    Other(String, &'static str),
+}
+
+/// One state of all routes, by each of their names.
+#[derive(Debug, Default)]
+pub struct Table {
+    pub names: HashMap<String, Named>,
+    pub routes: Vec<Arc<Route>>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    pub endpoint: Arc<Endpoint>,
+    pub revision: Arc<Revision>,
+}
+
+impl Route {
+    #[allow(clippy::too_many_arguments)] // the fields of a struct that others may not change
+    pub fn new(
+        names: [String; 3],
+        salt: String,
+        backends: Vec<Backend>,
+        served: Vec<Served>,
+        forwarded: Vec<String>,
+        activity: Arc<RouteActivity>,
+        generation: Option<Arc<GenerationSamples>>,
+    ) -> Self {
+        let [name, model, id] = names;
+        let (is_paused, valid_until) = (AtomicBool::new(false), Mutex::new(None));
+        Route { name, model, id, salt, backends, served, forwarded, activity, generation, is_paused, valid_until }
+    }
+
+    pub fn pause(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::SeqCst);
+    }
+
+    pub fn renew(&self, until: Option<Instant>) {
+        *locked(&self.valid_until) = until;
+    }
+
+    /// Why Python decides about its requests now; None: it does not.
+    pub fn why_python(&self) -> Option<&'static str> {
+        if self.is_paused.load(Ordering::SeqCst) {
+            return Some("failsafe");
+        }
+        let is_over = locked(&self.valid_until).is_some_and(|until| Instant::now() >= until);
+        is_over.then_some("expired")
+    }
+
+    /// The endpoint by the weights of the route; ejected ones are used only where there is no other. None: there is none.
+    pub fn pick(&self, key: &[u8]) -> Option<Choice> {
+        self.pick_among(key, false).or_else(|| self.pick_among(key, true))
+    }
+
+    fn pick_among(&self, key: &[u8], with_ejected: bool) -> Option<Choice> {
+        order_backends(&self.backends, &self.salt, key).into_iter().find_map(|at| {
+            let served = self.served.get(at)?;
+            let endpoint = match served.endpoints.as_slice() {
+                [only] if with_ejected || !only.is_ejected() => only,
+                endpoints => {
+                    let pods: Vec<Pod> = endpoints.iter().map(|one| pod(one, with_ejected)).collect();
+                    endpoints.get(LeastLoaded.pick(&pods, key)?)?
+                }
+            };
+            Some(Choice { endpoint: endpoint.clone(), revision: served.revision.clone() })
+        })
+    }
+}
+
+fn pod(endpoint: &Endpoint, with_ejected: bool) -> Pod {
+    let is_excluded = !with_ejected && endpoint.is_ejected();
+    Pod { url: endpoint.url.clone(), in_flight: endpoint.load(), is_excluded, ..Pod::default() }
+}

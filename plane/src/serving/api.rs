@@ -1,0 +1,496 @@
+//! One connection of a client: plain requests are served here, one after the other; with the first other one the
+//! connection goes to Python and stays there.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpStream;
+use tokio::time::{sleep_until, timeout};
+
+use super::requester::{frame, message, prepare, Framed, Outgoing, Refused};
+use crate::balancing::in_flight::Flight;
+use crate::forwarding::sender::{attempt, Attempted, Waiting, Whole};
+use crate::handover::{locked, Begun, Handed, Place, FIRST_BYTES};
+use crate::judging::samples::{stratum, EndedAttempt};
+use crate::lane::Lane;
+use crate::listener::{Panics, Shared, Silent};
+use crate::quotas::usage::last_usage;
+use crate::routing::router::assign_revision;
+use crate::routing::table::Choice;
+use crate::telemetry::access_log::{LogEntry, Recount};
+use crate::wire::headers::{first_value, line, to_client};
+use crate::wire::inference::model_in;
+use crate::wire::request_fields::hexadecimal;
+use crate::wire::responses::{computes, is_good, writes_text};
+
+const READ_BYTES: usize = 8 << 10;
+const MAX_LINES: usize = 64;
+const ID_BYTES: usize = 16;
+
+/// What follows a request.
+enum Next {
+    Request,
+    Closed,
+    Python(Refused, Option<Box<Begun>>),
+}
+
+struct Connection {
+    shared: Arc<Shared>,
+    lane: Arc<Lane>,
+    stream: TcpStream,
+    place: Place,
+    /// Received and not served.
+    received: Vec<u8>,
+    held: HeldBytes,
+    /// When it began to wait for a request.
+    idle_since: Instant,
+}
+
+/// Bytes that a connection holds, counted for the owner of its address.
+struct HeldBytes {
+    lane: Arc<Lane>,
+    owner: String,
+    size: u64,
+}
+
+impl HeldBytes {
+    /// Counts so many bytes. False: there is no room.
+    fn set(&mut self, size: usize) -> bool {
+        let size = size as u64;
+        let mut places = locked(&self.lane.bytes);
+        if size > self.size {
+            if places.take_many(&self.owner, size - self.size).is_err() {
+                return false;
+            }
+        } else {
+            places.leave_many(&self.owner, self.size - size);
+        }
+        self.size = size;
+        true
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        locked(&self.lane.bytes).leave_many(&self.owner, self.size);
+    }
+}
+
+/// A request that is served.
+struct Running<'a> {
+    id: &'a str,
+    began: Instant,
+    outgoing: &'a Outgoing,
+    choice: &'a Choice,
+    request_bytes: usize,
+}
+
+/// Serves a connection until it ends or is Python's.
+pub(crate) async fn serve(silent: Silent, lane: Arc<Lane>, stream: TcpStream, place: Place) {
+    let shared = silent.shared().clone();
+    let _panics = Panics(shared.clone());
+    let held = HeldBytes { lane: lane.clone(), owner: place.owner().to_owned(), size: 0 };
+    let (received, idle_since) = (Vec::new(), Instant::now());
+    let mut connection = Connection { shared, lane, stream, place, received, held, idle_since };
+    let mut silent = Some(silent);
+    loop {
+        if connection.received.is_empty() {
+            if !connection.wait().await {
+                return;
+            }
+            silent = None;
+        }
+        match connection.request().await {
+            Next::Request => connection.idle_since = Instant::now(),
+            Next::Closed => return,
+            Next::Python(refused, begun) => {
+                drop(silent);
+                return connection.hand_over(&refused, begun).await;
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Waits for bytes. False: none came in time, or the client left.
+    async fn wait(&mut self) -> bool {
+        self.received = Vec::new();
+        self.held.set(0);
+        let mut orders = self.shared.orders();
+        loop {
+            let (longest_silence, closed_before) = {
+                let now = orders.borrow_and_update();
+                (now.longest_silence, now.closed_before)
+            };
+            if closed_before.is_some_and(|before| self.idle_since <= before.into_std()) {
+                self.shared.handover().count(|news| news.closed_idle += 1);
+                return false;
+            }
+            tokio::select! {
+                biased;
+                ready = self.stream.readable() => if ready.is_err() { return false },
+                () = sleep_until((self.idle_since + longest_silence).into()) => return false,
+                changed = orders.changed() => if changed.is_err() { return false } else { continue },
+            }
+            match self.read() {
+                Ok(0) => return false,
+                Ok(_) => return true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<usize> {
+        self.received.reserve(FIRST_BYTES);
+        let size = self.stream.try_read_buf(&mut self.received);
+        self.received.shrink_to_fit();
+        size
+    }
+
+    /// Reads more of a request. False: it did not come in time, or its client left.
+    async fn read_more(&mut self, deadline: Instant) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                ready = self.stream.readable() => if ready.is_err() { return false },
+                () = sleep_until(deadline.into()) => return false,
+            }
+            match self.read() {
+                Ok(0) => return false,
+                Ok(_) => return true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Serves the request whose first bytes have come.
+    async fn request(&mut self) -> Next {
+        if let Err(reason) = self.lane.is_open() {
+            return Next::Python(Refused::new(reason), None);
+        }
+        // A part of a head is Python's, and so are bytes behind a request: it counts them for their client.
+        let framed = match frame(&self.lane, &self.received) {
+            Err(reason) => return Next::Python(Refused::new(reason), None),
+            Ok(None) => return Next::Python(Refused::new("part_head"), None),
+            Ok(Some(framed)) => framed,
+        };
+        let began = Instant::now();
+        let deadline = began + self.lane.settings.patience;
+        let size = framed.head_bytes + framed.body_bytes;
+        if self.received.len() > size {
+            return Next::Python(Refused::new("pipelined"), None);
+        }
+        // The request, its copy for the endpoint, and room for a response.
+        if !self.held.set(2 * size + self.lane.settings.max_response_bytes.min(READ_BYTES)) {
+            return Next::Python(Refused::once("memory"), None);
+        }
+        while self.received.len() < size {
+            if !self.read_more(deadline).await {
+                return Next::Python(Refused::once("slow_body"), None);
+            }
+        }
+        if self.received.len() > size {
+            return Next::Python(Refused::new("pipelined"), None);
+        }
+        let id = hexadecimal(&random_id());
+        let owner = self.place.owner();
+        let request = self.received.get(..size).unwrap_or_default();
+        match prepare(&self.lane, framed, request, &id, owner) {
+            Ok(outgoing) => self.forward(framed, began, &id, outgoing).await,
+            Err(refused) => Next::Python(refused, None),
+        }
+    }
+
+    /// Sends a request to an endpoint, and its response to the client.
+    async fn forward(&mut self, framed: Framed, began: Instant, id: &str, outgoing: Outgoing) -> Next {
+        let (lane, route) = (self.lane.clone(), outgoing.route.clone());
+        let python = |reason| Next::Python(Refused::of(&route, reason), None);
+        let is_suspect = locked(&lane.suspects).may_be_blamed(&outgoing.client, &outgoing.path, outgoing.body.len());
+        if is_suspect {
+            return python("suspect");
+        }
+        let owner = format!("address:{}", self.place.owner());
+        let Ok(in_flight) = Place::take(&lane.in_flight, owner) else { return python("in_flight") };
+        let Some(choice) = route.pick(&outgoing.key) else { return python("no_endpoint") };
+        let flight = Flight::begin(&choice.endpoint, &choice.revision, &route.activity);
+        let sent = Instant::now();
+        let size = framed.head_bytes + framed.body_bytes;
+        let mut next = Vec::new();
+        let whole_message = message(&outgoing, &choice.endpoint.prefix, &choice.endpoint.host);
+        let client = Waiting { stream: &self.stream, next: &mut next };
+        let deadline = sent + lane.settings.patience;
+        let attempted =
+            attempt(&lane, &choice.endpoint, whole_message, deadline, client, model_in(&outgoing.path).is_none()).await;
+        let running = Running { id, began, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
+        let (reason, connection, received, unsent) = match attempted {
+            Attempted::ClientLeft => {
+                drop((flight, in_flight));
+                self.ended(&running, None, 0, "client_closed");
+                self.judge(&running, sent, false);
+                return Next::Closed;
+            }
+            Attempted::Python { reason, connection, received, unsent } => (reason, connection, received, unsent),
+            Attempted::Whole { received, whole, connection } => {
+                let body = received.get(whole.head_bytes..).unwrap_or_default();
+                let is_sound = !writes_text(&outgoing.path) || is_good(body);
+                let response = is_sound.then(|| self.response(&running, &received, whole, framed.keeps_alive));
+                let has_room = self.held.set(2 * size + 2 * received.len());
+                match response.flatten() {
+                    Some((response, stays)) if has_room => {
+                        if whole.stays {
+                            lane.pool.keep(choice.endpoint.address, connection);
+                        }
+                        self.judge(&running, sent, true);
+                        let request = std::mem::replace(&mut self.received, next);
+                        return self.respond(&running, (flight, in_flight), [&request, body, &response], stays).await;
+                    }
+                    _ => ("judged", Some(connection), received, Vec::new()),
+                }
+            }
+        };
+        self.received.append(&mut next);
+        let begun = Begun {
+            id: id.to_owned(),
+            began,
+            sent,
+            route: route.name.clone(),
+            model: route.id.clone(),
+            revision: choice.revision.revision.clone(),
+            url: choice.endpoint.url.clone(),
+            was_idle: connection.as_ref().is_some_and(|one| one.was_idle),
+            endpoint: connection.map(|one| one.stream),
+            received,
+            unsent,
+            in_flight: Some(in_flight),
+            flight: Some(flight),
+        };
+        Next::Python(Refused::of(&route, reason), Some(Box::new(begun)))
+    }
+
+    /// The whole response to the client, and whether its connection stays. None: Python makes it.
+    fn response(&self, running: &Running<'_>, received: &[u8], whole: Whole, stays: bool) -> Option<(Vec<u8>, bool)> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_LINES];
+        let mut response = httparse::Response::new(&mut headers);
+        response.parse(received).ok()?;
+        let (route, revision) = (&running.outgoing.route, &running.choice.revision.revision);
+        let forwarded: Vec<&str> = route.forwarded.iter().map(String::as_str).collect();
+        let mut made = Vec::with_capacity(received.len() + 256);
+        made.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        to_client(&mut made, response.headers, &running.outgoing.request_id, revision, &forwarded).ok()?;
+        line(&mut made, "Content-Length", itoa::Buffer::new().format(whole.body_bytes).as_bytes());
+        if first_value(response.headers, "date").is_none() {
+            line(&mut made, "Date", http_date(unix_time().as_secs()).as_bytes());
+        }
+        if first_value(response.headers, "server").is_none() {
+            line(&mut made, "Server", self.lane.settings.server.as_bytes());
+        }
+        let stays = stays && self.lane.is_open() != Err("draining");
+        if !stays {
+            line(&mut made, "Connection", b"close");
+        }
+        made.extend_from_slice(b"\r\n");
+        made.extend_from_slice(received.get(whole.head_bytes..)?);
+        Some((made, stays))
+    }
+
+    /// Sends a response. The server is done: whatever the client does now does not change the outcome for the judge.
+    async fn respond(
+        &mut self,
+        running: &Running<'_>,
+        held: (Flight, Place),
+        [request, body, response]: [&[u8]; 3],
+        stays: bool,
+    ) -> Next {
+        let first_byte = running.began.elapsed().as_secs_f64();
+        let is_sent = self.send(response).await;
+        drop(held); // what is counted as ended is in flight no more
+        if is_sent {
+            let outgoing = running.outgoing;
+            locked(&self.lane.suspects).completed(&outgoing.client, &outgoing.path, &outgoing.body);
+            self.recount(running, request, body);
+        }
+        let sent_bytes = if is_sent { body.len() } else { 0 };
+        let outcome = if is_sent { "ok" } else { "client_closed" };
+        self.ended(running, Some((first_byte, body)), sent_bytes, outcome);
+        if is_sent && stays {
+            Next::Request
+        } else {
+            Next::Closed
+        }
+    }
+
+    /// Writes all of it. False: the client left, or did not read for too long.
+    async fn send(&self, mut data: &[u8]) -> bool {
+        while !data.is_empty() {
+            match self.stream.try_write(data) {
+                Ok(count) => data = data.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let ready = timeout(self.lane.settings.stall_timeout, self.stream.writable()).await;
+                    if !matches!(ready, Ok(Ok(()))) {
+                        return false;
+                    }
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Counts a first attempt that is over, for the judge and for what Python knows of endpoints.
+    fn judge(&self, running: &Running<'_>, sent: Instant, is_good: bool) {
+        let (outgoing, choice) = (running.outgoing, running.choice);
+        if is_good {
+            choice.endpoint.successes.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+        choice.revision.count(|counts| {
+            counts.requests += 1;
+            if is_good {
+                counts.answered_to(&outgoing.client);
+            }
+        });
+        let route = &outgoing.route;
+        let own = assign_revision(&route.backends, &route.salt, &outgoing.key);
+        let (Some(generation), Some(own)) = (&route.generation, own.filter(|_| computes(&outgoing.path))) else {
+            return;
+        };
+        let attempt = EndedAttempt {
+            own,
+            served: &choice.revision.revision,
+            key: &outgoing.key,
+            client: outgoing.client.as_bytes(),
+            stratum: stratum(outgoing.body.len()),
+            seconds: sent.elapsed().as_secs_f64(),
+            is_good,
+        };
+        generation.count(&attempt, self.lane.now_s());
+    }
+
+    /// Counts a request that ended. `answer`: seconds to its first byte, and its body.
+    fn ended(&self, running: &Running<'_>, answer: Option<(f64, &[u8])>, sent_bytes: usize, outcome: &'static str) {
+        let (seconds, settings) = (running.began.elapsed().as_secs_f64(), &self.lane.settings);
+        running.choice.revision.count(|counts| {
+            if outcome == "ok" {
+                counts.ok += 1;
+            } else {
+                counts.left += 1;
+            }
+            counts.seconds.observe(&settings.seconds_bounds, seconds);
+            if let Some((first_byte, _)) = answer {
+                counts.ttft.observe(&settings.ttft_bounds, first_byte);
+            }
+        });
+        let place = running.id.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
+        if !settings.logs || (outcome == "ok" && place >= settings.log_below) {
+            return;
+        }
+        let (outgoing, revision) = (running.outgoing, &running.choice.revision);
+        let usage = answer.and_then(|(_, body)| last_usage(body).ok().flatten());
+        self.shared.handover().log(LogEntry {
+            id: running.id.to_owned(),
+            owner: format!("address:{}", self.place.owner()),
+            address: self.stream.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default(),
+            client_request_id: outgoing.client_request_id.clone(),
+            path: outgoing.path.clone(),
+            model: revision.model.clone(),
+            revision: revision.revision.clone(),
+            upstream: running.choice.endpoint.url.clone(),
+            code: if outcome == "ok" { 200 } else { 499 },
+            outcome,
+            ended_s: unix_time().as_secs_f64(),
+            seconds,
+            ttft_s: answer.map(|(first_byte, _)| first_byte),
+            bytes_in: running.request_bytes,
+            bytes_out: sent_bytes,
+            tokens: usage.map(|one| (one.input_tokens, one.output_tokens)),
+        });
+    }
+
+    /// Has Python look at one of so many requests again.
+    fn recount(&self, running: &Running<'_>, request: &[u8], body: &[u8]) {
+        let one_in = self.lane.settings.recount_one_in;
+        let number = running.id.get(8..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(1);
+        if one_in == 0 || number % one_in != 0 {
+            return;
+        }
+        let (outgoing, route) = (running.outgoing, &running.outgoing.route);
+        let own = assign_revision(&route.backends, &route.salt, &outgoing.key);
+        self.shared.handover().recount(Recount {
+            owner: self.place.owner().to_owned(),
+            request: request.to_vec(),
+            response: body.to_vec(),
+            request_id: outgoing.request_id.clone(),
+            route: route.name.clone(),
+            salt: route.salt.clone(),
+            weights: route.backends.iter().map(|one| (one.revision.clone(), one.weight)).collect(),
+            key: outgoing.key.clone(),
+            client: outgoing.client.to_string(),
+            own: own.unwrap_or_default().to_owned(),
+            stratum: stratum(outgoing.body.len()),
+            sent: outgoing.body.clone(),
+        });
+    }
+
+    /// Gives the connection to Python with all that came over it.
+    async fn hand_over(mut self, refused: &Refused, begun: Option<Box<Begun>>) {
+        locked(&self.lane.hand_overs).count(&refused.model, refused.reason);
+        let Some(room) = self.shared.handover().room().await else { return };
+        let Ok(stream) = self.stream.into_std() else { return };
+        let first_bytes = std::mem::take(&mut self.received);
+        self.shared.handover().hand(
+            Handed {
+                stream,
+                first_bytes,
+                place: self.place,
+                begun,
+                returns: refused.returns,
+                is_traced: refused.is_traced,
+            },
+            room,
+        );
+    }
+}
+
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Bytes that no client can foresee.
+fn random_id() -> [u8; ID_BYTES] {
+    let mut bytes = [0; ID_BYTES];
+    // The kernel has enough of them once it has started.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes
+}
+
+/// A time as `Date` has it.
+pub fn http_date(unix_s: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    // Years begin in March here, so that the day of a leap year is the last one.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let year = year_of_era + era * 400 + u64::from(month >= 10);
+    let name = MONTHS[((month + 2) % 12) as usize];
+    let (hour, minute) = (second / 3600, second % 3600 / 60);
+    format!("{}, {day:02} {name} {year} {hour:02}:{minute:02}:{:02} GMT", DAYS[(days % 7) as usize], second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::http_date;
+
+    #[test]
+    fn a_date_is_written_as_rfc_9110_has_it() {
+        assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(http_date(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(http_date(1_709_164_800), "Thu, 29 Feb 2024 00:00:00 GMT");
+    }
+}

@@ -1,0 +1,4 @@
+//! Connections of clients in the fast lane: twins of the gateway's `serving/`.
+
+pub mod api;
+pub mod requester;

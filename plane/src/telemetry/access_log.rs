@@ -1,0 +1,46 @@
+//! What Python needs of a request of the fast lane for its line in the access log.
+
+/// One request that ended. Python writes the line, as it does for its own requests.
+#[derive(Clone, Debug, Default)]
+pub struct LogEntry {
+    pub id: String,
+    pub owner: String,
+    pub address: String,
+    pub client_request_id: String,
+    pub path: String,
+    pub model: String,
+    pub revision: String,
+    pub upstream: String,
+    pub code: u16,
+    pub outcome: &'static str,
+    /// Unix time of the end.
+    pub ended_s: f64,
+    pub seconds: f64,
+    pub ttft_s: Option<f64>,
+    pub bytes_in: usize,
+    pub bytes_out: usize,
+    /// Tokens of prompt and response.
+    pub tokens: Option<(i64, i64)>,
+}
+
+/// A request of the fast lane that Python counts again: what came, and what the lane made of it.
+#[derive(Clone, Debug, Default)]
+pub struct Recount {
+    /// Of the client's address.
+    pub owner: String,
+    /// Head and body, as they came.
+    pub request: Vec<u8>,
+    /// The body of the response.
+    pub response: Vec<u8>,
+    pub request_id: String,
+    pub route: String,
+    pub salt: String,
+    pub weights: Vec<(String, i64)>,
+    pub key: Vec<u8>,
+    pub client: String,
+    /// The revision that the split chose; empty: none.
+    pub own: String,
+    pub stratum: &'static str,
+    /// The body that the endpoint got.
+    pub sent: Vec<u8>,
+}
