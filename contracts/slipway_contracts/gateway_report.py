@@ -66,7 +66,8 @@ class ImplausibleUsage:
 class RouteReport:
     """One route. `samples`: GenerationCounts, of which `counters.read` leaves out those that are malformed.
 
-    `objectives`: counts by key, which `service_levels.read` reads; None: the route has none.
+    `objectives`: counts by key, which `service_levels.read` reads; None: the route has none. `recounts_differ`: in what
+    the compiled lane and Python counted requests of the route differently, since the process began.
     """
 
     uid: str = ""
@@ -79,6 +80,7 @@ class RouteReport:
     implausible_usage: ImplausibleUsage | None = None
     samples: Any = ()
     objectives: Any = None
+    recounts_differ: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

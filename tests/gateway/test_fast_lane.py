@@ -605,6 +605,10 @@ async def test_a_sample_is_counted_again_and_a_difference_is_shown(monkeypatch: 
         monkeypatch.setattr("slipway_gateway.fast_lane.recount.assign_revision", lambda route, key: "other")
         await (await gate.post()).read()
         await until_async(lambda: results(gate) == {"same": 11, "revision": 1})
+        # From now on all requests are Python's, and the report says why.
+        before = fast(gate)
+        assert (await gate.post()).status == 200 and fast(gate) == before
+        assert gate.balancer.report()["default/chat"].recounts_differ == ("revision",)
 
 
 TOKENS = (

@@ -5,6 +5,7 @@ BAD_WHEN_TRUE = frozenset(
         "AnalysisRunLost",
         "UsageReportsImplausible",
         "TenantIsolationUnknown",
+        "LanesDiffer",
         "ErrorBudgetSpent",
         "UnknownField",
         "NameConflict",

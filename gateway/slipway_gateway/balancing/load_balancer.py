@@ -293,4 +293,5 @@ class LoadBalancer:
             self._usage_reports.report(route.name),
             self.first_attempts.samples.report(route, self._clock()),
             self.objectives.report(route),
+            self._lane.recounter.differing(route.name) if self._lane else (),
         )

@@ -91,7 +91,9 @@ class FastLane:
             percentage=settings.max_client_percentage,
             now_s=clock(),
         )
-        self.recount = Recounter(settings, metrics).look
+        self._is_doubted = False  # a recount differed: what the judge gets has to be Python's
+        self.recounter = Recounter(settings, metrics, self._doubt)
+        self.recount = self.recounter.look
         self._has_table = False
         self._follow: Callable[[_native.LaneCounts], None] = lambda counts: None
         metrics.of_lane(self.drain, self._running, lambda: self.native.held_bytes)
@@ -139,9 +141,13 @@ class FastLane:
     def tenants_changed(self) -> None:
         """Whether requests need an identity may have changed."""
         reason = "draining" if self.is_draining else "" if self._has_table else "table"
-        reason = reason or ("" if self._usable() else "tenants")
+        reason = reason or ("recount" if self._is_doubted else "" if self._usable() else "tenants")
         self.is_open = not reason
         self.native.open(reason)
+
+    def _doubt(self) -> None:
+        self._is_doubted = True
+        self.tenants_changed()
 
     def drains(self) -> None:
         """From now on all requests are Python's, which announces the end of their connections."""

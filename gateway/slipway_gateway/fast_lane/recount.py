@@ -1,6 +1,7 @@
 """Counts a sample of the fast lane's requests again, by Python's functions: the judge relies on both lanes alike."""
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from multidict import CIMultiDict
@@ -25,23 +26,31 @@ log = logging.getLogger(__name__)
 
 
 class Recounter:
-    """Compares what the lane made of requests with what Python makes of them. `differing`: kinds, each logged once."""
+    """Compares what the lane made of requests with what Python makes of them.
 
-    def __init__(self, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
-        self._settings, self._metrics = settings, metrics
-        self.differing: set[str] = set()
+    `on_difference`: called at the first difference of each kind.
+    """
+
+    def __init__(self, settings: GatewaySettings, metrics: GatewayMetrics, on_difference: Callable[[], None]) -> None:
+        self._settings, self._metrics, self._on_difference = settings, metrics, on_difference
+        self._differing: dict[str, set[str]] = {}  # kinds by route
+
+    def differing(self, route: str) -> tuple[str, ...]:
+        """In what requests of a route were counted differently since the process began, in alphabetical order."""
+        return tuple(sorted(self._differing.get(route, ())))
 
     def look(self, one: "_native.Recount") -> None:
         """Counts one request again."""
         found = self._differences(one)
         for kind in found or ("",):
             self._metrics.recounted(kind or "same")
-        for kind in set(found) - self.differing:
-            self.differing.add(kind)
+        for kind in set(found) - self._differing.get(one.route, set()):
+            self._differing.setdefault(one.route, set()).add(kind)
             log.error(
-                "the data plane and Python count a request differently: set --plane off and report it",
+                "the data plane and Python count a request differently: all requests are Python's now; report it",
                 extra={"kind": kind, "route": one.route, "request_id": one.request_id},
             )
+            self._on_difference()
 
     def _differences(self, one: "_native.Recount") -> list[str]:
         head, _, body = one.request.partition(b"\r\n\r\n")

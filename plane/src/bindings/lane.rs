@@ -30,9 +30,10 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 13] = [
+const REASONS: [&str; 14] = [
     "",
     "tenants",
+    "recount",
     "draining",
     "table",
     "off",

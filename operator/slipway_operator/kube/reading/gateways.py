@@ -35,6 +35,7 @@ GRACE_S = 30.0
 PORT_NAME, TLS_PORT_NAME = "admin", "internal"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
 MOST_AT_A_POD = 1 << 20
+MOST_KINDS, LONGEST_KIND = 8, 32  # of differences between two lanes; a gateway has seven
 _MAX_S = 1e9
 _MALFORMED = (ValueError, RecursionError)  # what a report raises where it is read; msgspec's errors are ValueErrors
 _SERVICE_LABEL = "kubernetes.io/service-name"
@@ -117,6 +118,7 @@ class Answer:
             service=_service(route.service),
             objectives=service_levels.read(route.objectives),
             implausible_usage=usage and ImplausibleUsage(_count(usage.reported), _count(usage.possible)),
+            recounts_differ=tuple(kind[:LONGEST_KIND] for kind in route.recounts_differ[:MOST_KINDS]),
         )
 
     def _route(self, namespace: str, name: str) -> RouteReport:
