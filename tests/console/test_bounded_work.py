@@ -75,9 +75,12 @@ async def test_a_stream_that_fails_ends_with_a_sentence_and_no_second_response(
     async def sections(_: web.Request) -> Mapping[str, str]:
         raise KeyError("high")
 
-    async with stream_of(sections, news) as (port, _), aiohttp.ClientSession() as client:
-        async with client.get(f"http://127.0.0.1:{port}/stream") as answer:
-            text = await answer.text()
+    async with (
+        stream_of(sections, news) as (port, _),
+        aiohttp.ClientSession() as client,
+        client.get(f"http://127.0.0.1:{port}/stream") as answer,
+    ):
+        text = await answer.text()
     assert text.startswith("event: ended") and "its log has the reason" in text and "HTTP/1.1" not in text
     assert "a stream failed inside of the console" in caplog.text
 
@@ -153,7 +156,7 @@ async def test_a_place_comes_back_also_when_its_holder_is_cancelled() -> None:
 
 
 URLENCODED = "application/x-www-form-urlencoded"
-PART = b"--x\r\nContent-Disposition: form-data; name=\"token\"\r\n"
+PART = b'--x\r\nContent-Disposition: form-data; name="token"\r\n'
 
 
 @pytest.mark.parametrize(

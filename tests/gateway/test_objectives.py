@@ -14,7 +14,6 @@ from slipway_contracts.service_levels import ServiceLevels
 from slipway_gateway.balancing.objectives import MOST_PAIRS, MOST_REVISIONS, Objectives
 from slipway_gateway.routing.table import Route, RouteTable
 from slipway_gateway.telemetry.metrics import RequestRecord
-
 from testkit.until import until_async
 
 from .harness import Gateway, gateway, table, upstream

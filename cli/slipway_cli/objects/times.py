@@ -8,7 +8,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A datetime in UTC from RFC 3339; None without one, and for one that the API takes and Python cannot compute with."""
+    """A datetime in UTC from RFC 3339; None for none, and for one that the API takes and Python does not."""
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC) if text else None
     except (ValueError, OverflowError):

@@ -31,7 +31,9 @@ async def form_of(request: web.Request, *names: str, longest: int = LONGEST_FIEL
     try:
         async with asyncio.timeout(FORM_S):
             body = await request.read()
-        form = dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS))
+        form = dict(
+            parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+        )
     except TimeoutError:
         raise ApiRefusal(408, "The form did not arrive in time: nothing was done.") from None
     except (ValueError, web.RequestPayloadError):

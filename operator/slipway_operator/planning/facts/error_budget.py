@@ -88,7 +88,7 @@ def counted(at: Situation) -> ServiceLevelStatus | None:
 def _is_last_word(former: ServiceLevelStatus, renewed: ServiceLevelStatus, gateways: Iterable[Gateway]) -> bool:
     """Whether a gateway that is gone has counts that are not written: its last report is kept for a moment alone.
 
-    Compared is what would be written: of a process that is not counted nothing is, and its report would differ for ever.
+    It compares what would be written: nothing is of a process that is not counted, whose report would differ for ever.
     """
     before, after = (dict(filter(None, map(_read, status.counted))) for status in (former, renewed))
     gone = (one.incarnation for one in gateways if one.gone and one.incarnation in before)
