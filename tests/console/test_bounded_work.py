@@ -134,6 +134,18 @@ async def _status(client: aiohttp.ClientSession) -> int:
         return answer.status
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/deployments/team/stream", 303), ("/deployments/stream", 401), ("/deployments/team/chat/stream", 401)],
+)
+async def test_a_deployment_called_stream_has_a_page_as_any_other(path: str, status: int) -> None:
+    """Streams take no place of the pages: a page must not pass for one by its name."""
+    async with aiohttp.ClientSession() as calls:
+        app = public_app(ConsoleSettings(), ApiServer(calls, "https://127.0.0.1:1", 4))
+        async with TestServer(app) as console, calls.get(console.make_url(path), allow_redirects=False) as answer:
+            assert answer.status == status
+
+
 async def test_a_place_comes_back_also_when_its_holder_is_cancelled() -> None:
     few, go_on = Places(4, "none"), asyncio.Event()
 

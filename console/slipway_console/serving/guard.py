@@ -156,7 +156,9 @@ class Guard:
 
 
 def _is_stream(request: web.Request) -> bool:
-    return request.path.endswith("/stream")
+    """Whether it is for a stream of events, and not for the page of a deployment of this name."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical.endswith("/stream")
 
 
 def _to_sign_in(request: web.Request) -> web.Response:
