@@ -17,7 +17,7 @@ from pathlib import Path
 LATER_S = 1.2
 GAP_S = 0.02
 STREAM = "1f-674f0000-" + "a" * 32
-OK = b'{"choices": []}'
+OK = b'{"choices": [{"text": "hi", "finish_reason": "stop"}]}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 STREAM_HEAD = (
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from devcluster.ports import reserve_port
 from slipway_gateway.balancing.spares import Spares
 from slipway_gateway.routing.table import RevisionEndpoints, build
+from slipway_plane import NATIVE
 from testkit.until import until_async
 from tests.support.report import route_reports
 
@@ -66,7 +68,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(folder: Path, count: int, *, idle_s: float = 60.0, **settings: float) -> AsyncIterator[World]:
+async def world(folder: Path, count: int, *, idle_s: float = 60.0, **settings: float | str) -> AsyncIterator[World]:
     engines = [MortalEngine(folder, f"engine-{n}", reserve_port(), idle_s) for n in range(count)]
     with ended_at_last(*engines):
         for engine in engines:
@@ -376,3 +378,39 @@ async def test_an_engine_that_refuses_is_no_spare(tmp_path: Path) -> None:
             status, _ = await it.post(body(f"hello {n}"))
             assert status in (200, 422), "the one that resets is tried again, the last one is not"
         assert it.engines[0].seen() == it.gate.outcomes()["ok"]
+
+
+@pytest.mark.parametrize("plane", ["off", "required"])
+async def test_engines_that_are_killed_under_load_lose_no_request_and_none_is_answered_twice(
+    tmp_path: Path, plane: str
+) -> None:
+    """Ten kills; each engine comes back at its port. Both lanes of the gateway, the compiled one where there is one."""
+    if plane == "required" and NATIVE is None:
+        pytest.skip("the data plane is not built here")
+    ended: list[tuple[int, str]] = []
+    async with world(tmp_path, 4, plane=plane) as it:
+        stop = asyncio.Event()
+
+        async def client(number: int) -> None:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                ended.append(await it.post(body(f"client {number} turn {turn % 5} take 0.01")))
+
+        clients = [asyncio.create_task(client(number)) for number in range(16)]
+        # Bytes that were answered once are not blamed for an engine's end.
+        await until_async(lambda: len(ended) > 16 * 10)
+        for kill in range(10):
+            engine = it.engines[kill % len(it.engines)]
+            engine.kill()
+            await asyncio.sleep(0.1)
+            await engine.start()
+            await asyncio.sleep(0.3)
+        stop.set()
+        await asyncio.gather(*clients)
+        assert set(ended) == {(200, "")}, Counter(ended)
+        assert it.gate.outcomes() == {"ok": len(ended)}, "each one is counted once"
+        sent = sum(engine.seen('{"prompt": "client') for engine in it.engines)
+        assert len(ended) <= sent <= len(ended) + 10 * 16, "only what a killed engine had is sent again"
+        lane = it.count("slipway_gateway_fast_requests_total")
+        assert lane > len(ended) / 2 if plane == "required" else lane == 0
