@@ -17,7 +17,7 @@ Service = Annotated[str, Flag(""), Variable("OTEL_SERVICE_NAME")]
 FLUSH_MS = 2_000
 _MEMBER = r"[a-z0-9][a-z0-9_*/-]{0,240}(?:@[a-z0-9][a-z0-9_*/-]{0,13})?=[ -+\--<>-~]{0,255}[!-+\--<>-~]"
 _STATE = re.compile(rf"{_MEMBER}(?:[ \t]*,[ \t]*{_MEMBER}){{0,31}}")
-LONGEST_STATE = 512  # what the specification asks each hop to pass on
+LONGEST_STATE = 512  # characters that the specification wants each hop to pass on
 
 log = logging.getLogger("slipway")
 

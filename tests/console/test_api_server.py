@@ -117,7 +117,7 @@ async def test_users_of_one_namespace_leave_calls_for_others(monkeypatch: pytest
         assert isinstance(other.result(), dict)
 
 
-async def test_a_token_of_nobody_is_refused() -> None:
+async def test_a_token_without_a_user_is_refused() -> None:
     """All places are free to a user without a name."""
     async with api_of(web.json_response({"status": {"userInfo": {}}})) as (api, _):
         with pytest.raises(ApiRefusal, match="does not say whose token"):
