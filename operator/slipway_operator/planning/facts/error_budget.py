@@ -127,7 +127,7 @@ def _renewed(
 
 
 def _is_noted(process: str) -> bool:
-    """Whether `_read` finds this name again in its line: a process that is not would count anew in each reconcile."""
+    """Whether `_read` finds this name again in its line: a process that is not would count again in each reconcile."""
     return bool(process) and " " not in process
 
 
