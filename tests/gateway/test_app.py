@@ -243,6 +243,7 @@ async def test_routes_report_is_the_contract() -> None:
             "service": service,
             "implausible_usage": None,
             "objectives": None,
+            "recounts_differ": [],
         }
         assert report.pop("table") == {"restored": False, "age_s": 0.0}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}

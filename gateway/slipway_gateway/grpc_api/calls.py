@@ -84,6 +84,7 @@ class Call:
         self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
         self._record: RequestRecord | None = None
         self.account: Account | None = None
+        self._method = method
         self.request = self._made("POST", method)
         self.status, self.headers, self.body = 0, CIMultiDict[str](), b""
 
@@ -106,7 +107,7 @@ class Call:
             ready = await prepare(self, record)
             return await ready(self.request, record)
 
-        response = await api.serve(self.request, work)
+        response = await api.serve(self.request, work, self._method)
         if not response.prepared:
             assert isinstance(response, web.Response)
             self.status, self.headers = response.status, response.headers

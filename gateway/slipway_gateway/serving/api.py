@@ -225,10 +225,11 @@ class PublicApi:
             raise errors.wrong_method(request.method, request.path, ", ".join(methods))
 
         for method in methods:
-            app.router.add_route(method, path, partial(serve, work=work), expect_handler=self._expect)
-        app.router.add_route("*", path, partial(serve, work=wrong_method), expect_handler=self._expect)
+            app.router.add_route(method, path, partial(serve, work=work, route=path), expect_handler=self._expect)
+        app.router.add_route("*", path, partial(serve, work=wrong_method, route=path), expect_handler=self._expect)
 
-    async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
+    async def serve(self, request: web.Request, work: Work, route: str = "") -> web.StreamResponse:
+        """The response to a request. `route`: the path of its route, with placeholders where clients choose."""
         record = self._begin(request, headers.request_id(request.headers))
         self.running += 1
         with logs.about(request_id=record.request_id):
@@ -260,7 +261,7 @@ class PublicApi:
                 self.running -= 1
                 if not self.running:
                     self._ended.set()
-                self._count(record, request, request.match_info.route.resource)
+                self._count(record, request, route)
                 self._balancer.ended(record.model, record.code, record.outcome)
                 self._log(request, record)
 
@@ -322,15 +323,13 @@ class PublicApi:
         with self.awaiting(record):
             return await bodies.read(request, account, self._settings, most_bytes)
 
-    def _count(
-        self, record: RequestRecord, request: web.BaseRequest, resource: web.AbstractResource | None = None
-    ) -> None:
-        """A request ended: it is counted, and has its line in the access log. `resource`: of its path."""
+    def _count(self, record: RequestRecord, request: web.BaseRequest, route: str = "") -> None:
+        """A request ended: it is counted, and has its line in the access log. `route`: as in `serve`."""
         now_s = self._clock()
         self._metrics.observe(record, now_s)
         self._balancer.objectives.ended(record, now_s)
         self.access_log.ended(record, request, now_s)
-        record.trace.end(record, request.method, resource.canonical if resource else "")
+        record.trace.end(record, request.method, route)
         record.close()
 
     def door(self) -> ConnectionLimiter:
@@ -403,8 +402,8 @@ class PublicApi:
 
         return work
 
-    async def _serve_anthropic(self, request: web.Request, work: Work) -> web.StreamResponse:
-        return await self.serve(with_bearer(request), work)
+    async def _serve_anthropic(self, request: web.Request, work: Work, route: str) -> web.StreamResponse:
+        return await self.serve(with_bearer(request), work, route)
 
     async def _infer(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         found = request.match_info
