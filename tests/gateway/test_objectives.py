@@ -215,20 +215,20 @@ async def test_a_client_that_sends_or_reads_slowly_spends_no_budget() -> None:
     async with upstream(answer) as server, gateway(hold_timeout_s=0) as gate:
         shown = with_objectives(table(1, ("rev", 100, [server.url])))
         (one,) = shown.routes.values()
-        one = replace(one, slo=ServiceLevels(400, None, 900, None))
+        one = replace(one, slo=ServiceLevels(1500, None, 2500, None))
         gate.balancer.publish(RouteTable({one.name: one}, {one.model: one}, shown.endpoints))
         body = b'{"model": "chat", "messages": [], "stream": true}'
 
         async def slowly() -> AsyncIterator[bytes]:
             yield body[:10]
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(2)
             yield body[10:]
 
         headers = {"Content-Type": "application/json"}
         async with gate.client.post(f"{gate.url}/v1/chat/completions", data=slowly(), headers=headers) as response:
             assert response.status == 200
             await response.content.readany()
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(3)
             await response.read()
         await until_async(lambda: reported(gate)["latencyP99"], "it ended", holds=lambda counts: counts[0] == 1)
         assert reported(gate) == {"ttftP95": (1, 0), "latencyP99": (1, 0)}
