@@ -14,7 +14,8 @@ from slipway_server.kernels.c import build
 from slipway_server.kernels.c.library import usable_flags
 from testkit import ROOT
 
-pytestmark = pytest.mark.integration
+# The crate is compiled here, on a machine where other tests compute.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 LOAD = "from slipway_server.kernels.c import library as here; print(here.__file__, here.library(1).instruction_set)"
 
@@ -46,7 +47,7 @@ def test_wheel_has_the_kernels_of_its_platform_and_they_load_from_it(tmp_path: P
             env=os.environ | {"PYTHONPATH": str(installed), "SLIPWAY_KERNELS": "native"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert ran.stdout.startswith(str(installed)), ran.stderr
     else:
