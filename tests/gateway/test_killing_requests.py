@@ -409,7 +409,8 @@ async def test_engines_that_are_killed_under_load_lose_no_request_and_none_is_an
         stop.set()
         await asyncio.gather(*clients)
         assert set(ended) == {(200, "")}, Counter(ended)
-        assert it.gate.outcomes() == {"ok": len(ended)}, "each one is counted once"
+        # The lane counts a request when it has written the response, and the client may be faster.
+        await until_async(lambda: it.gate.outcomes() == {"ok": len(ended)}, "each one is counted once")
         sent = sum(engine.seen('{"prompt": "client') for engine in it.engines)
         assert len(ended) <= sent <= len(ended) + 10 * 16, "only what a killed engine had is sent again"
         lane = it.count("slipway_gateway_fast_requests_total")
