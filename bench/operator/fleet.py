@@ -11,7 +11,7 @@ Key = tuple[str, str]
 NAMESPACES = 10
 HOME = "slipway-system"  # where the operator and its gateway are
 NODES = 10
-NODE_PODS, NODE_CPUS, NODE_MEMORY = 4000, "8000", "32Ti"
+NODE_PODS, NODE_CPUS, NODE_MEMORY, NODE_STORAGE = 4000, "8000", "32Ti", "1Pi"
 
 
 def namespaces() -> list[str]:
@@ -43,7 +43,7 @@ def change(number: int) -> Json:
 
 
 def node(number: int) -> Json:
-    room = {"pods": str(NODE_PODS), "cpu": NODE_CPUS, "memory": NODE_MEMORY}
+    room = {"pods": str(NODE_PODS), "cpu": NODE_CPUS, "memory": NODE_MEMORY, "ephemeral-storage": NODE_STORAGE}
     metadata = {"name": f"node-{number}", "labels": {"type": "kwok"}}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"capacity": room, "allocatable": room}}
 
