@@ -65,10 +65,12 @@ def with_requests(report: Json, begun: dict[tuple[str, int], float], now_s: floa
         now_s: seconds, of the clock of `begun`.
     """
     for name, route in report["routes"].items():
-        samples = route.get("samples") or []
-        if not samples or len(samples[-1]["weights"]) < 2:
+        # A route that had no request has no sample yet: it gets the one that its first request would begin.
+        weights = {revision: one["weight"] for revision, one in route.get("revisions", {}).items() if one["weight"]}
+        samples = route.get("samples") or [{"generation": route.get("generation"), "weights": weights, "revisions": {}}]
+        route["samples"], newest = samples, samples[-1]
+        if len(newest["weights"]) < 2:
             continue
-        newest = samples[-1]
         seconds = now_s - begun.setdefault((name, newest["generation"]), now_s)
         for revision, weight in newest["weights"].items():
             requests = int(seconds * REQUESTS_PER_S * weight / 100)

@@ -75,20 +75,20 @@ def test_a_share_of_all_requests_is_recorded_and_servers_know_of_each(share: flo
     assert recorded or written == f"00-{ID}-{ID[:16]}-00"
 
 
-def test_a_client_has_as_many_recorded_as_the_setting_allows() -> None:
+def test_as_many_a_second_are_recorded_as_the_setting_allows_and_half_of_them_for_one_client() -> None:
     clock = Clock()
-    made, _ = traces(parents_per_s=2, clock=clock)
+    made, _ = traces(parents_per_s=4, clock=clock)
 
-    def recorded(times: int) -> int:
-        return sum(isinstance(made.begin(RECORDED, ID), RecordedTrace) for _ in range(times))
+    def recorded(client: str) -> int:
+        return sum(isinstance(made.begin(RECORDED, ID, client=client), RecordedTrace) for _ in range(50))
 
-    assert recorded(50) == 2
+    assert [recorded(client) for client in ("large", "large", "small", "third")] == [2, 0, 2, 0]
     clock.now_s = 1.0
-    assert recorded(50) == 2
+    assert recorded("large") == 2
     clock.now_s = 1.4
-    assert recorded(50) == 0
+    assert recorded("large") == 0
     clock.now_s = 100.0
-    assert recorded(50) == 2, "what was not used is not saved up"
+    assert recorded("large") == 2, "what was not used is not saved up"
 
 
 def test_what_is_not_recorded_keeps_its_ids_and_a_client_without_interest_is_not_recorded() -> None:

@@ -272,7 +272,7 @@ class PublicApi:
             trace = self._traces.unrecorded(begun.id)
             return RequestRecord(begun.id, request_id or begun.id, came_s, owner=owner, begun=begun, trace=trace)
         own = os.urandom(16).hex()
-        trace = self._traces.begin(request.headers, own, chosen=is_chosen_for_trace(request))
+        trace = self._traces.begin(request.headers, own, client=owner, chosen=is_chosen_for_trace(request))
         return RequestRecord(own, request_id or own, self._clock(), owner=owner, trace=trace)
 
     def _enter(self, record: RequestRecord) -> None:

@@ -6,9 +6,11 @@ clients could make each request cost a trace. Names are those of the semantic co
 """
 
 import asyncio
+import math
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
@@ -182,7 +184,7 @@ class Traces:
         """`share`: of all requests. `parents_per_s`: requests a second that are recorded because their client does."""
         self._exporter, self._share = exporter_, share
         self._parents_per_s, self._clock, self._chance = parents_per_s, clock, chance
-        self._tokens, self._filled_s = max(1.0, parents_per_s) if parents_per_s else 0.0, clock()
+        self._second, self._followed = 0, Counter[str]()  # by client, in that second; as many as are followed
 
     @property
     def share(self) -> float | None:
@@ -195,33 +197,34 @@ class Traces:
             return UNTRACED
         return UnrecordedTrace(_unrecorded(id_, id_[:16]), keeps_state=True)
 
-    def begin(self, headers: Mapping[str, str], id_: str, *, chosen: bool = False) -> RequestTrace:
+    def begin(self, headers: Mapping[str, str], id_: str, *, client: str = "", chosen: bool = False) -> RequestTrace:
         """The trace of a request. `id_`: 32 hexadecimal digits by chance, of the gateway's own for this request.
 
-        `chosen`: it is recorded, as the fast lane has chosen it by the same share.
+        `client`: who sent it; of those that wish to be recorded no more than half are one client's. `chosen`: it is
+        recorded, as the fast lane has chosen it by the same share.
         """
         if self._exporter.tracer is None:
             return UNTRACED
         sent = headers.get(TRACEPARENT)
         parent = _VALID.fullmatch(sent) if sent else None
         keeps_state = parent is not None and is_tracestate(headers.get(TRACESTATE, ""))
-        if chosen or self._chance() < self._share or (parent and self._follows(parent)):
+        if chosen or self._chance() < self._share or (parent and self._follows(parent, client)):
             context = _context(headers, keeps_state=keeps_state) if parent else None
             return RecordedTrace(self._exporter.tracer, context, keeps_state=keeps_state)
         ids = parent.group(1, 2) if parent else (id_, id_[:16])
         return UnrecordedTrace(_unrecorded(*ids), keeps_state=keeps_state or sent is None)
 
-    def _follows(self, parent: re.Match[str]) -> bool:
-        """Whether the client records the request, and there is room for one more of those."""
+    def _follows(self, parent: re.Match[str], client: str) -> bool:
+        """Whether the client records the request, and there is room for one more of those in this second."""
         if not int(parent[3], 16) & _SAMPLED:
             return False
-        now_s = self._clock()
-        most = max(1.0, self._parents_per_s) if self._parents_per_s else 0.0
-        self._tokens = min(most, self._tokens + (now_s - self._filled_s) * self._parents_per_s)
-        self._filled_s = now_s
-        if self._tokens < 1:
+        if (second := int(self._clock())) != self._second:
+            self._second = second
+            self._followed.clear()
+        share = math.ceil(self._parents_per_s / 2)
+        if self._followed.total() >= math.ceil(self._parents_per_s) or self._followed[client] >= share:
             return False
-        self._tokens -= 1
+        self._followed[client] += 1
         return True
 
     async def close(self) -> None:
