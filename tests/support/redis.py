@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from devcluster.ports import reserve_port
+from devcluster.ports import is_free, reserve_port
 
 REDIS, VALKEY = KINDS = ("redis", "valkey")
 PASSWORD, SENTINEL_PASSWORD, SERVICE = "secret", "of-sentinels", "limits"
 # A server that is away for so long is down for a Sentinel.
 DOWN_AFTER_S = 2.0
+# A node of a Redis Cluster also listens so far above its port, and Redis 6 has no option for it.
+CLUSTER_BUS_OFFSET = 10_000
 
 
 def program(kind: str = REDIS) -> Path:
@@ -31,10 +33,10 @@ def program(kind: str = REDIS) -> Path:
 class RedisServer:
     """One server. It can be killed and started again, empty, and frozen. `options`: more of its command line."""
 
-    def __init__(self, folder: Path, kind: str = REDIS, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, kind: str = REDIS, options: tuple[str, ...] = (), port: int | None = None) -> None:
         self._folder = folder
         self._program, self._options = program(kind), options
-        self.port = reserve_port()
+        self.port = port or reserve_port()
         self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -115,14 +117,28 @@ class SentinelGroup:
 
 
 @contextlib.contextmanager
-def redis_server(kind: str = REDIS, *options: str) -> Iterator[RedisServer]:
+def redis_server(kind: str = REDIS, *options: str, port: int | None = None) -> Iterator[RedisServer]:
     with _folder() as folder:
-        server = RedisServer(folder, kind, options)
+        server = RedisServer(folder, kind, options, port)
         try:
             server.start()
             yield server
         finally:
             server.kill()
+
+
+@contextlib.contextmanager
+def cluster_node() -> Iterator[RedisServer]:
+    """A Redis server that is a node of a Redis Cluster."""
+    with redis_server(REDIS, "--cluster-enabled", "yes", port=_port_below_bus()) as server:
+        yield server
+
+
+def _port_below_bus() -> int:
+    """A free port whose cluster bus has a reserved port: 10,000 above a reserved one the kernel gives to anybody."""
+    while not is_free(port := reserve_port() - CLUSTER_BUS_OFFSET):
+        pass
+    return port
 
 
 @contextlib.contextmanager

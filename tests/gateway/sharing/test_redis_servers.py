@@ -18,7 +18,7 @@ from slipway_gateway.sharing.redis_client import SentinelUrl, open_client, parse
 from slipway_gateway.sharing.redis_counters import RedisCounters
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.until import until_async
-from tests.support.redis import KINDS, PASSWORD, RedisServer, SentinelGroup, redis_server, sentinel_group
+from tests.support.redis import KINDS, PASSWORD, RedisServer, SentinelGroup, cluster_node, sentinel_group
 
 from .limiters import TIMEOUT_S, connected, gateways, running
 from .test_budgets import ONE as UNIT
@@ -129,7 +129,7 @@ async def test_a_wrong_password_of_sentinels_is_logged_without_any_password(
 
 
 async def test_a_node_of_a_cluster_is_refused_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    with redis_server(KINDS[0], "--cluster-enabled", "yes") as node:
+    with cluster_node() as node:
         counters, _ = connected(node, uuid.uuid4().hex)
         task = asyncio.create_task(counters.run())
         await until_async(lambda: "the server of --redis-url is a node of a Redis Cluster" in caplog.text)
