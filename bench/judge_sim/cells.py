@@ -29,6 +29,9 @@ STABLE_RATES = {
     "errors": 0.005, "ttft": SLOW, "itl": SLOW, "empty": 0.001, "truncated": 0.05, "stuck": 0.0005,
     "malformed": 0.001, "drift": 0.01,
 }  # fmt: skip
+# Of stable's prompts, whose beginning its cache has; after how long a new cache has most of that; prompts that a gateway
+# takes for cached because it does not see what an engine drops.
+CACHED, CACHE_FILLS_S, GUESSED_WRONG = 0.8, 300.0, 0.01
 TENANTS = np.array([0.4, 0.25, 0.15, 0.12, 0.08])
 
 
@@ -169,6 +172,24 @@ def _cold_longer(_rng: Rng, plan: Plan, levels: Factors) -> Plan:
     return plan
 
 
+def _cold_cache(_rng: Rng, plan: Plan, _levels: Factors) -> Plan:
+    """Canary's cache of prompts fills as that of stable did; prompts that are computed whole are compared with all."""
+    missed = 1 - CACHED * (1 - np.exp(-np.arange(plan.bins) * plan.bin_s / CACHE_FILLS_S))
+    # Stable's slowest twentieth are prompts that its cache lacked.
+    plan.bad[CANARY, METRICS.index("ttft")] = np.minimum(SLOW * missed / (1 - CACHED), 0.9)
+    return plan
+
+
+def _cold_cache_by_strata(_rng: Rng, plan: Plan, _levels: Factors) -> Plan:
+    """The same, each prompt compared with those that their caches had or lacked like it, as gateways guess that."""
+    cached = CACHED * (1 - np.exp(-np.arange(plan.bins) * plan.bin_s / CACHE_FILLS_S))
+    # Within a stratum a twentieth is slow on both sides, but for prompts that count as cached and are not: these are
+    # above their stratum's limit, and the limit is that of a stable that has as many of them.
+    plan.bad[CANARY, METRICS.index("ttft")] = SLOW * (1 - cached) + (SLOW + GUESSED_WRONG) * cached
+    plan.bad[STABLE, METRICS.index("ttft")] = SLOW * (1 - CACHED) + (SLOW + GUESSED_WRONG) * CACHED
+    return plan
+
+
 def _tenants(rng: Rng, plan: Plan, _levels: Factors) -> Plan:
     """Five tenants that come and go, with rates of errors of their own; each request is assigned by itself."""
     share, risk = _bursts(rng, plan)
@@ -236,6 +257,9 @@ NULLS = (
          _nothing, gated=False, slow_each=True),
     Null("cold for ten minutes", "fresh pods are twice as slow for ten minutes, and stable's are old", _cold_longer,
          gated=False),
+    Null("cold cache", "canary's cache of prompts is empty at first; compared within strata of cached prompts",
+         _cold_cache_by_strata),
+    Null("cold cache, without strata", "the same, all prompts compared with all", _cold_cache, gated=False),
     Null("nothing happens, beside a baseline", "canary is what its baseline is", _nothing, beside=True),
     Null("cold for ten minutes, beside a baseline", "the same, compared with pods as fresh", _cold_longer, beside=True),
     Null("slow node, beside a baseline", "the canary's node is slower and that of the baseline is not", _slow_node,

@@ -127,6 +127,8 @@ class Traffic:
     """Whether gateways count what responses of classic models predict, because an analysis compares it."""
     inference_log: InferenceLogSample | None = None
     slo: ServiceLevels | None = None
+    prefix_affinity: bool | None = None
+    """Whether gateways prefer pods that have seen the beginning of a prompt."""
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""

@@ -948,6 +948,15 @@ SCHEMA_CASES = (
         good=({"traffic": {"inferenceLog": {}}}, {"traffic": {"inferenceLog": {"percentage": 0, "contents": "Full"}}}),
     ),
     Case(
+        "traffic.loadBalancing.strategy",
+        "spec.traffic.loadBalancing.strategy",
+        bad=tuple({"traffic": {"loadBalancing": {"strategy": one}}} for one in ("prefixAffinity", "", True)),
+        good=(
+            {"traffic": {"loadBalancing": {}}},
+            *({"traffic": {"loadBalancing": {"strategy": one}}} for one in ("LeastLoad", "PrefixAffinity")),
+        ),
+    ),
+    Case(
         "traffic.inferenceLog.percentage",
         "spec.traffic.inferenceLog.percentage",
         bad=tuple({"traffic": {"inferenceLog": {"percentage": one}}} for one in (-1, 101, "10", 1.5)),

@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from slipway_contracts.route_table import Backend, MirrorRoute
+from slipway_gateway.balancing.endpoint_picker import LeastLoad
 from slipway_gateway.balancing.failsafe import fall_back_to_stable
 from slipway_gateway.routing.router import order_backends, pick
 from slipway_gateway.routing.table import Route, RouteTable, equivalent_revisions
@@ -41,7 +42,7 @@ def test_equivalent_backends_come_before_another_version(own: str, then: list[st
 def test_a_request_is_counted_where_it_was_answered() -> None:
     """Another revision's pod is no attempt of the baseline's."""
     shown = table(1, ("c", 20, ["http://c"]), ("s", 60, ["http://s"]), ("s-baseline", 20, []))
-    found = pick(shown, ROUTE, key_of("s-baseline"), {})
+    found = pick(shown, ROUTE, key_of("s-baseline"), LeastLoad())
     assert found and (found.revision, found.url) == ("s", "http://s")
 
 

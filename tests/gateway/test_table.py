@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_contracts.route_table import Backend, digest
+from slipway_gateway.balancing.endpoint_picker import LeastLoad
 from slipway_gateway.routing.pods import LABEL_WORKER_INDEX, parse_pod
 from slipway_gateway.routing.router import order_backends, pick, pick_in_revision
 from slipway_gateway.routing.split import tag
@@ -327,18 +328,18 @@ def test_preference_starts_with_the_weight_and_ends_with_the_weightless(key: str
 @given(st.text(max_size=20))
 def test_availability_goes_before_weight(key: str) -> None:
     one = route()
-    found = pick(table(one, s=["s1"]), one, key, {})
+    found = pick(table(one, s=["s1"]), one, key, LeastLoad())
     assert found is not None and found.revision == "s"
-    assert pick(table(one), one, key, {}) is None
+    assert pick(table(one), one, key, LeastLoad()) is None
 
 
 @given(st.text(max_size=20), st.lists(st.integers(0, 5), min_size=3, max_size=3))
 def test_least_load(key: str, loads: list[int]) -> None:
     one = route(Backend("s", 100))
     inflight = {f"u{n}": load for n, load in enumerate(loads)}
-    found = pick(table(one, s=["u0", "u1", "u2"]), one, key, inflight)
+    found = pick(table(one, s=["u0", "u1", "u2"]), one, key, LeastLoad(inflight))
     assert found is not None and inflight[found.url] == min(loads)
-    again = pick(table(one, s=["u2", "u0", "u1"]), one, key, inflight)
+    again = pick(table(one, s=["u2", "u0", "u1"]), one, key, LeastLoad(inflight))
     assert again == found
 
 
@@ -346,7 +347,7 @@ def test_least_load(key: str, loads: list[int]) -> None:
 def test_requests_of_the_same_tenant_count_twice_as_load(key: str) -> None:
     one = route(Backend("s", 100))
     shown, inflight = table(one, s=["u0", "u1"]), {"u0": 5, "u1": 6}
-    found = [pick(shown, one, key, inflight, own=own) for own in ({}, {"u0": 2}, {"u1": 9})]
+    found = [pick(shown, one, key, LeastLoad(inflight, own)) for own in ({}, {"u0": 2}, {"u1": 9})]
     assert [one and one.url for one in found] == ["u0", "u1", "u0"]
 
 
@@ -354,19 +355,19 @@ def test_requests_of_the_same_tenant_count_twice_as_load(key: str) -> None:
 def test_the_endpoint_that_holds_a_stream_goes_before_load(key: str, holder: str, excluded: set[str]) -> None:
     one = route(Backend("s", 100))
     shown, inflight = table(one, s=["u0", "u1", "u2"]), {holder: 9}
-    found = pick_in_revision(shown, one, "s", key, inflight, excluded=excluded, holder=tag(holder))
+    found = pick_in_revision(shown, one, "s", key, LeastLoad(inflight), excluded=excluded, holder=tag(holder))
     if holder in excluded:
-        assert found == pick_in_revision(shown, one, "s", key, inflight, excluded=excluded)
+        assert found == pick_in_revision(shown, one, "s", key, LeastLoad(inflight), excluded=excluded)
     else:
         assert found is not None and found.url == holder
-    gone = pick_in_revision(shown, one, "s", key, inflight, holder=tag("http://gone:8000"))
-    assert gone == pick_in_revision(shown, one, "s", key, inflight)
+    gone = pick_in_revision(shown, one, "s", key, LeastLoad(inflight), holder=tag("http://gone:8000"))
+    assert gone == pick_in_revision(shown, one, "s", key, LeastLoad(inflight))
 
 
 def test_ties_spread_over_endpoints() -> None:
     one = route(Backend("s", 100))
     urls = [f"u{n}" for n in range(4)]
-    hits = [pick(table(one, s=urls), one, f"key{n}", {}) for n in range(2000)]
+    hits = [pick(table(one, s=urls), one, f"key{n}", LeastLoad()) for n in range(2000)]
     for url in urls:
         assert 400 < sum(hit is not None and hit.url == url for hit in hits) < 600
 
@@ -374,7 +375,7 @@ def test_ties_spread_over_endpoints() -> None:
 @given(st.text(max_size=20), st.sets(st.sampled_from(["s1", "s2", "c1"])))
 def test_excluded_endpoints_are_never_picked(key: str, excluded: set[str]) -> None:
     one = route()
-    found = pick(table(one, s=["s1", "s2"], c=["c1"]), one, key, {}, excluded)
+    found = pick(table(one, s=["s1", "s2"], c=["c1"]), one, key, LeastLoad(), excluded)
     assert (found is None) == (len(excluded) == 3)
     assert found is None or found.url not in excluded
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from multidict import CIMultiDict
 
 from slipway_contracts.headers import STREAM
+from slipway_gateway.balancing.endpoint_picker import LeastLoad
 from slipway_gateway.identity import api_keys
 from slipway_gateway.quotas.bounds import UsageBound
 from slipway_gateway.quotas.estimate import estimate
@@ -90,7 +91,7 @@ def policy_calls() -> dict[str, Callable[[], object]]:
     return {
         "key": lambda: (api_keys.key_id(key), api_keys.digest(key, pepper)),
         "choose": lambda: split.choose([10, 90], "1", "user:u1"),
-        "pick": lambda: pick_in_revision(table, route, "v1", "user:u1", loads),
+        "pick": lambda: pick_in_revision(table, route, "v1", "user:u1", LeastLoad(loads)),
         "estimate": lambda: estimate(fields, PATH, len(BODY), 512, computes=True, writes_text=True),
         "quota": reserve,
         "last_usage": lambda: last_usage(ANSWER),

@@ -13,6 +13,7 @@ from multidict import CIMultiDict
 
 from slipway_contracts.headers import PROOF, TENANT, WEIGHT
 from slipway_contracts.route_table import Backend, HeaderMatch, HeaderRoute
+from slipway_gateway.balancing.endpoint_picker import LeastLoad
 from slipway_gateway.routing import router, split
 from slipway_gateway.routing.table import Route, RouteTable
 from slipway_gateway.upstream.tenant_proof import TenantSigner
@@ -101,12 +102,14 @@ def compare_choice(case: tuple[list[tuple[str, int]], dict[str, Any], str, str, 
         {"m": route},
         {("ns/a", revision): tuple(p[0] for p in found) for revision, found in here.items()},
     )
-    chosen = router.pick(table, route, key, loads, excluded, avoided=avoided, own=own)
+    chosen = router.pick(table, route, key, LeastLoad(loads, own), excluded, avoided=avoided)
     found = twins.pick(listed, salt, key.encode(), avoided, [here[revision] for revision, _ in listed])
     assert found == ((chosen.revision, chosen.url) if chosen else None)
     for revision, _ in listed:
         for holder in ("", split.tag(here[revision][0][0]) if here[revision] else "0000"):
-            one = router.pick_in_revision(table, route, revision, key, loads, excluded=excluded, holder=holder, own=own)
+            one = router.pick_in_revision(
+                table, route, revision, key, LeastLoad(loads, own), excluded=excluded, holder=holder
+            )
             assert twins.pick_holder(here[revision], key.encode(), holder) == (one.url if one else None)
 
 

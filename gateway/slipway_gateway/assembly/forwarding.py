@@ -10,6 +10,7 @@ from ..balancing.failsafe import CutOffRule
 from ..balancing.failsafe_state import FailsafeSettings
 from ..balancing.load_balancer import LoadBalancer
 from ..balancing.outlier import OutlierDetection
+from ..balancing.prefix_index import BLOCK_BYTES, MAX_BLOCKS
 from ..feedback.tokens import FeedbackTokens
 from ..forwarding.crashes import CrashTracker
 from ..forwarding.proxy import Forwarding, Proxy
@@ -108,6 +109,7 @@ def balancer_of(settings: GatewaySettings, metrics: GatewayMetrics, incarnation:
         incarnation=incarnation,
         outlier_detection=outliers,
         max_sessions=max_sessions(settings),
+        max_prefix_blocks=max_prefix_blocks(settings),
     )
 
 
@@ -116,12 +118,18 @@ def max_sessions(settings: GatewaySettings) -> int:
     return min(MAX_ENTRIES, _budget_bytes(settings) // 16 // ENTRY_BYTES)
 
 
+def max_prefix_blocks(settings: GatewaySettings) -> int:
+    """How many blocks of prompts are remembered for endpoints: those that a thirty-second of that memory holds."""
+    return min(MAX_BLOCKS, _budget_bytes(settings) // 32 // BLOCK_BYTES)
+
+
 def _budget_bytes(settings: GatewaySettings) -> int:
     return budget_bytes(settings.memory_budget_bytes, memory_limit_bytes())
 
 
 def _budget(settings: GatewaySettings, metrics: GatewayMetrics, clock: Callable[[], float]) -> MemoryBudget:
-    size_bytes = _budget_bytes(settings) - max_sessions(settings) * ENTRY_BYTES
+    remembered_bytes = max_sessions(settings) * ENTRY_BYTES + max_prefix_blocks(settings) * BLOCK_BYTES
+    size_bytes = _budget_bytes(settings) - remembered_bytes
     share_bytes = size_bytes * settings.max_client_percentage // 100
     budget = MemoryBudget(size_bytes, share_bytes, clock, metrics.shed)
     metrics.memory_budget.set(size_bytes)

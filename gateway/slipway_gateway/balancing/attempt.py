@@ -6,6 +6,7 @@ from typing import Protocol
 from ..judging.outcome import OutcomeRecorder
 from ..routing.router import RouteEndpoint
 from .failsafe import AttemptResult
+from .prefix_affinity import Prefill
 
 
 @dataclass(slots=True)
@@ -42,10 +43,12 @@ class Attempt:
         recorder: OutcomeRecorder | None = None,
         client: str = "",
         tenant: str = "",
+        prefill: Prefill | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._tenant = tenant
         self.client = client
+        self._prefill = prefill  # None where prompts have no part in the choice of endpoints
         self.recorder = recorder  # only of a first attempt
         self._observer = observer
         self._counts = counts
@@ -56,6 +59,8 @@ class Attempt:
 
     def began(self) -> None:
         """The response began; it may still break off."""
+        if self._prefill is not None:
+            self._prefill.end()
         if not self._failed:
             self._result = self._observer.attempt_began(self.endpoint, self.client)
 
@@ -72,4 +77,6 @@ class Attempt:
     def release(self) -> None:
         if self._held:
             self._held = False
+            if self._prefill is not None:
+                self._prefill.end()
             self._observer.attempt_over(self.endpoint, self._counts, self._tenant)

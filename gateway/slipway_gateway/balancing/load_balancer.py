@@ -16,12 +16,15 @@ from ..telemetry.metrics import GatewayMetrics
 from .activity import ActivityTracker, RouteActivity
 from .attempt import Attempt, RequestCounts
 from .ejection import OutlierEjection
+from .endpoint_picker import LeastLoad
 from .failsafe import AttemptResult
 from .failsafe_state import FailsafeSettings, FailsafeState
 from .first_attempts import FirstAttempts
 from .in_flight import InFlight
 from .objectives import Objectives
 from .outlier import OutlierDetection
+from .prefix_affinity import PrefixRouting
+from .prompt_blocks import PromptBlocks
 from .published_table import PublishedTable
 from .service import RouteServices
 from .spares import Spares
@@ -50,6 +53,7 @@ class LoadBalancer:
         incarnation: str = "",
         outlier_detection: OutlierDetection | None = None,
         max_sessions: int = MAX_ENTRIES,
+        max_prefix_blocks: int = 0,
     ) -> None:
         self._metrics = metrics
         self._clock = clock
@@ -59,6 +63,7 @@ class LoadBalancer:
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
         self.spares = Spares()
+        self.prefixes = PrefixRouting(max_prefix_blocks)
         self.objectives = Objectives()
         metrics.registry.register(self.objectives)
         self.activity = ActivityTracker(clock, incarnation)
@@ -116,6 +121,7 @@ class LoadBalancer:
         self.failsafe.follow(last, known)
         self.ejection.follow(known)
         self.spares.follow(known)
+        self.prefixes.follow(known)
         self.objectives.follow(known.routes)
         self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
         # Before its digest is reported: an acknowledged table is in force in both lanes.
@@ -125,13 +131,20 @@ class LoadBalancer:
     # -- choice of an endpoint
 
     def pick(
-        self, model: str, key: str, excluded: Collection[str], revision: str = "", **wishes: str
+        self,
+        model: str,
+        key: str,
+        excluded: Collection[str],
+        revision: str = "",
+        *,
+        prompt: PromptBlocks | None = None,
+        **wishes: str,
     ) -> RouteEndpoint | None:
         """As `_pick`; ejected endpoints are used only when there is no other one."""
         ejected = self.ejection.urls()
-        if ejected and (found := self._pick(model, key, ejected.union(excluded), revision, **wishes)):
-            return found
-        return self._pick(model, key, excluded, revision, **wishes)
+        if ejected and (endpoint := self._pick(model, key, ejected.union(excluded), revision, prompt=prompt, **wishes)):
+            return endpoint
+        return self._pick(model, key, excluded, revision, prompt=prompt, **wishes)
 
     def _pick(
         self,
@@ -143,27 +156,30 @@ class LoadBalancer:
         preferred: str = "",
         holder: str = "",
         tenant: str = "",
+        prompt: PromptBlocks | None = None,
     ) -> RouteEndpoint | None:
         """An endpoint for an attempt, by the weights of the route; None when there is none, or the route sleeps.
 
         `preferred`: a revision that comes first, whatever its weight. `revision`: the only one that can respond.
-        `holder`: tag of the endpoint that has the client's stream, which comes first. `excluded`: URLs.
+        `holder`: tag of the endpoint that has the client's stream, which comes first. `excluded`: URLs. `prompt`: of a
+        request whose route prefers endpoints that have seen its beginning.
         """
-        table, route, in_flight = self.published.current, self.published.find(model), self.in_flight.by_url
+        table, route = self.published.current, self.published.find(model)
         if table is None or route is None or route.asleep:
             return None
-        own = self.in_flight.of_tenant(tenant)
+        least = LeastLoad(self.in_flight.by_url, self.in_flight.of_tenant(tenant))
+        picker = self.prefixes.picker(prompt, least)
         if revision:
             found = (
-                pick_in_revision(table, route, name, key, in_flight, excluded=excluded, holder=holder, own=own)
+                pick_in_revision(table, route, name, key, picker, excluded=excluded, holder=holder)
                 for name in equivalent_revisions(revision)
             )
             return next((one for one in found if one), None)
-        if preferred and (one := pick_in_revision(table, route, preferred, key, in_flight, excluded=excluded, own=own)):
+        if preferred and (one := pick_in_revision(table, route, preferred, key, picker, excluded=excluded)):
             return one
         in_force = self.failsafe.weights_in_force(table, route)
         avoided = self.failsafe.avoided_revision(route, in_force, key)
-        return pick(table, in_force, key, in_flight, excluded, avoided=avoided, own=own)
+        return pick(table, in_force, key, picker, excluded, avoided=avoided)
 
     def without_spare(self, model: str, risked: Collection[str]) -> Collection[str]:
         """Endpoints of a model whose end would leave their revision with none that serves: see `Spares.without`."""
@@ -231,9 +247,13 @@ class LoadBalancer:
         recorder: OutcomeRecorder | None = None,
         client: str = "",
         tenant: str = "",
+        prompt: PromptBlocks | None = None,
     ) -> Attempt:
         counts = self.in_flight.add(endpoint, first=first, tenant=tenant)
-        return Attempt(self, endpoint, counts, first=first, recorder=recorder, client=client, tenant=tenant)
+        prefill = self.prefixes.begin(prompt, endpoint.url) if prompt is not None else None
+        return Attempt(
+            self, endpoint, counts, first=first, recorder=recorder, client=client, tenant=tenant, prefill=prefill
+        )
 
     def attempt_began(self, endpoint: RouteEndpoint, client: str) -> AttemptResult | None:
         self._services.answered(endpoint.route)

@@ -39,6 +39,7 @@ def why_python(route: Route) -> str:
         "predictions": route.predictions,
         "inference_log": route.inference_log is not None,
         "objectives": route.slo is not None,
+        "prefix_affinity": route.prefix_affinity,
     }
     return next((reason for reason, holds in needs.items() if holds), "")
 

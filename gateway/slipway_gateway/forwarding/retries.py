@@ -9,6 +9,7 @@ from slipway_process.places import Places
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.outcome import OutcomeRecorder
+from ..judging.samples import stratum
 from ..routing.router import RouteEndpoint
 from ..routing.table import Route, namespace_of
 from ..settings import GatewaySettings
@@ -121,19 +122,24 @@ class Retries:
             preferred=outgoing.preferred,
             holder=outgoing.holder,
             tenant=outgoing.tenant,
+            prompt=outgoing.prompt,
         )
 
     def _recorder(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, began_s: float) -> OutcomeRecorder:
         return self._balancer.first_attempts.record(
             endpoint,
             outgoing.key,
-            outgoing.stratum,
+            self._stratum(outgoing, endpoint),
             began_s,
             is_sample=outgoing.is_sample,
             stream=outgoing.stream,
             client=outgoing.client,
             excused=outgoing.excused,
         )
+
+    def _stratum(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> str:
+        cached = outgoing.prompt is not None and self._balancer.prefixes.is_cached(outgoing.prompt, endpoint.url)
+        return stratum(len(outgoing.body), stream=outgoing.stream, cached=cached)
 
     def _give_up(self, outgoing: UpstreamRequest, state: RetryState) -> UpstreamResponse:
         if state.suspect:

@@ -70,6 +70,7 @@ class Sender:
             recorder=recorder,
             client=outgoing.client,
             tenant=outgoing.tenant,
+            prompt=outgoing.prompt,
         )
         if begun is not None:
             begun.counted()
@@ -115,6 +116,7 @@ class Sender:
 
     def _no_answer(self, endpoint: RouteEndpoint) -> None:
         self._balancer.spares.failed(endpoint.url)
+        self._balancer.prefixes.forget(endpoint.url)
         self._balancer.ejection.failed(endpoint, 0, self._ready_urls(endpoint))
 
     def _answered(self, endpoint: RouteEndpoint, response: UpstreamResponse) -> None:

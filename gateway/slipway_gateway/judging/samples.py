@@ -58,13 +58,15 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 }
 
 
-def stratum(size_bytes: int, *, stream: bool) -> str:
+def stratum(size_bytes: int, *, stream: bool, cached: bool = False) -> str:
     """The stratum of a request: requests are compared only within one.
 
-    It is known before a revision is chosen, so it cannot depend on the revision.
+    Size and form are known before a revision is chosen, so they cannot depend on it. `cached`: its endpoint has seen
+    most of the prompt before. That does depend on the revision, and is a stratum for this reason: the caches of new
+    pods are empty, and with each prompt that they have to compute whole they would look slow.
     """
     size = "b<4k" if size_bytes < _SMALL_BYTES else "b<32k" if size_bytes < _MEDIUM_BYTES else "b>=32k"
-    return f"{size},{'stream' if stream else 'whole'}"
+    return f"{size},{'stream' if stream else 'whole'}{',cached' if cached else ''}"
 
 
 class LatencyHistograms:

@@ -1,16 +1,14 @@
-"""Choice of an endpoint for one request: weight first, then availability, then least load (pure)."""
+"""Choice of an endpoint for one request: weight first, then availability, then a policy (pure)."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from typing import Protocol
 
 import msgspec
 
 from slipway_contracts.route_table import Backend, HeaderMatch
 
-from .split import affinity, choose, tag
+from .split import choose, tag
 from .table import Route, RouteTable, base_revision
-
-_NO_LOAD: Mapping[str, int] = MappingProxyType({})
 
 
 class RouteEndpoint(msgspec.Struct, frozen=True):
@@ -74,26 +72,28 @@ def order_backends(route: Route, key: str) -> Sequence[Backend]:
     return [own, *sorted(others, key=lambda backend: (base_revision(backend.revision) != same, backend.weight == 0))]
 
 
+class EndpointPicker(Protocol):
+    """A policy that chooses among endpoints that may serve a request, at least one. `key`: its sticky key."""
+
+    def pick(self, urls: Sequence[str], key: str) -> str: ...
+
+
 def pick(
     table: RouteTable,
     route: Route,
     key: str,
-    inflight: Mapping[str, int],
+    picker: EndpointPicker,
     excluded: Collection[str] = (),
     *,
     avoided: str = "",
-    own: Mapping[str, int] = _NO_LOAD,
 ) -> RouteEndpoint | None:
-    """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint.
-
-    `own`: the same tenant's part of `inflight`. It counts twice: servers share their time among the tenants whose
-    requests they have, so a tenant whose requests are all at one endpoint gets a share of that endpoint alone.
+    """An endpoint of the first revision that has one. The version comes first: `picker` chooses within it.
 
     The `avoided` revision comes last: better a bad one than none. None when no revision has an endpoint.
     """
     order = order_backends(route, key)
     for backend in sorted(order, key=lambda backend: backend.revision == avoided) if avoided else order:
-        if endpoint := pick_in_revision(table, route, backend.revision, key, inflight, excluded=excluded, own=own):
+        if endpoint := pick_in_revision(table, route, backend.revision, key, picker, excluded=excluded):
             return endpoint
     return None
 
@@ -103,15 +103,14 @@ def pick_in_revision(
     route: Route,
     revision: str,
     key: str,
-    inflight: Mapping[str, int],
+    picker: EndpointPicker,
     *,
     excluded: Collection[str] = (),
     holder: str = "",
-    own: Mapping[str, int] = _NO_LOAD,
 ) -> RouteEndpoint | None:
     """Like `pick` within `revision`, which the route need not list: a stream that began there continues only there.
 
-    `holder`: tag of the endpoint that comes first, whatever its load.
+    `holder`: tag of the endpoint that comes first, whatever the policy.
     """
     urls: Sequence[str] = table.urls(route, revision)
     if excluded:
@@ -120,8 +119,5 @@ def pick_in_revision(
         return None
     if holder:
         urls = [url for url in urls if tag(url) == holder] or urls
-    if len(urls) == 1:
-        url = urls[0]
-    else:
-        url = min(urls, key=lambda url: (inflight.get(url, 0) + own.get(url, 0), affinity(url, key)))
+    url = urls[0] if len(urls) == 1 else picker.pick(urls, key)
     return RouteEndpoint(route.name, table.id_of(route), revision, url)

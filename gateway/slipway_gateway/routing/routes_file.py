@@ -44,6 +44,7 @@ class FileModel:
     twin_shadow: TwinShadow | None = None
     inference_log: InferenceLogSample | None = None
     slo: ServiceLevels | None = None
+    prefix_affinity: bool = False
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -89,6 +90,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         forward_headers=entry.forward_headers,
         inference_log=entry.inference_log,
         slo=entry.slo,
+        prefix_affinity=entry.prefix_affinity,
     )
 
 

@@ -68,6 +68,7 @@ class Route:
     predictions: bool = False  # what its responses predict is counted, in bins
     inference_log: InferenceLogSample | None = None  # None: it has none of its requests
     slo: ServiceLevels | None = None  # objectives that its requests are counted against
+    prefix_affinity: bool = False  # endpoints that have seen the beginning of a prompt are preferred
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -268,6 +269,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         predictions=bool(traffic.predictions),
         inference_log=traffic.inference_log,
         slo=traffic.slo,
+        prefix_affinity=bool(traffic.prefix_affinity),
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

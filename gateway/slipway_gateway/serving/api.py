@@ -498,6 +498,7 @@ class PublicApi:
             account=account,
             isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
+            prompt=requester.prompt_of(request, fields, route, tenant),
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:

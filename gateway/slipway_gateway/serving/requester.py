@@ -1,5 +1,6 @@
 """Under which names a request counts: its tenant where it has one, else what its headers and body name."""
 
+import hashlib
 from collections.abc import Collection
 from functools import lru_cache
 
@@ -7,15 +8,18 @@ from aiohttp import web
 
 from slipway_contracts.tenants import ALL, SCORERS
 
+from ..balancing.prompt_blocks import PromptBlocks, blocks_of
 from ..identity.authenticate import Method, RequestIdentity
 from ..limits.connections import address_owner
+from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY
 from ..wire import isolation, request_fields
 from ..wire.inference import ModelPath
 from ..wire.isolation import Isolation
+from ..wire.json_values import is_null
 from ..wire.request_fields import RequestFields
-from ..wire.responses import WITHOUT_MODEL
+from ..wire.responses import WITHOUT_MODEL, is_text_path
 
 
 def owner_of(request: web.BaseRequest) -> str:
@@ -83,6 +87,18 @@ def isolation_of(
 def may_be_scored(identity: RequestIdentity | None) -> bool:
     """Whether a scorer may get the request's contents. Without a tenant the AnalysisTemplate alone decides."""
     return identity is None or identity.tenant.content_capture in (SCORERS, ALL)
+
+
+def prompt_of(request: web.Request, fields: RequestFields, route: Route, tenant: str) -> PromptBlocks | None:
+    """The prompt of a request by which its endpoint is chosen; None where the route does not want that.
+
+    `tenant`: the pseudonym that servers get: they share no cache between tenants.
+    """
+    if not route.prefix_affinity or not is_text_path(request.path):
+        return None
+    parts = (fields.tools, fields.instructions, fields.messages, fields.prompt, fields.input)
+    salt = "" if is_null(fields.cache_salt) else hashlib.sha256(fields.cache_salt).hexdigest()
+    return blocks_of(parts, owner=tenant, scope=f"{route.name} {salt}")
 
 
 def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:

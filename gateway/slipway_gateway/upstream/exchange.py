@@ -8,6 +8,7 @@ from msgspec.structs import force_setattr
 from multidict import CIMultiDict, MultiMapping
 
 from ..balancing.attempt import Attempt
+from ..balancing.prompt_blocks import PromptBlocks
 from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
@@ -55,6 +56,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     method: str = "POST"
     batch: bool = False
     scorable: bool = True
+    prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
     # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False

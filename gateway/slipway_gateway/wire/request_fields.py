@@ -102,6 +102,9 @@ class RequestFields(msgspec.Struct):
     n: Raw = ABSENT
     best_of: Raw = ABSENT
     prompt: Raw = ABSENT
+    messages: Raw = ABSENT
+    instructions: Raw = ABSENT  # of /v1/responses, as `input`
+    input: Raw = ABSENT
     prompt_embeds: Raw = ABSENT
     query: Raw = ABSENT
     documents: Raw = ABSENT

@@ -53,6 +53,11 @@ def test_objectives_are_no_part_of_the_identity() -> None:
     assert revision_hash(inputs_of({**FULL, "slo": slo, "strategy": held}).inputs) == "gw6somijqh"
 
 
+def test_load_balancing_is_no_part_of_the_identity() -> None:
+    affine = {"traffic": {"loadBalancing": {"strategy": "PrefixAffinity"}}}
+    assert revision_hash(inputs_of({**MINIMAL, **affine}).inputs) == revision_hash(inputs_of(MINIMAL).inputs)
+
+
 def test_a_classic_model_has_an_identity_of_what_is_written() -> None:
     """Golden too, for the first release with these fields."""
     plain = {"model": {**MINIMAL["model"], "task": "predict"}}

@@ -51,6 +51,16 @@ class InferenceLogSpec(ApiType):
     contentCapture InferenceLog or All."""
 
 
+@implied_defaults()
+class LoadBalancing(ApiType):
+    """Choice of a pod among those of the revision that the weights gave a request."""
+
+    strategy: Literal["LeastLoad", "PrefixAffinity"] = "LeastLoad"
+    """LeastLoad: the pod with the fewest requests in progress. PrefixAffinity: the pod that has seen most of the
+    prompt's beginning, unless its waiting prompts cost more than computing that again elsewhere. It is for language
+    models, whose engines keep a cache of prompts. A change restarts nothing."""
+
+
 class TrafficSpec(ApiType):
     """How gateways forward requests."""
 
@@ -68,6 +78,7 @@ class TrafficSpec(ApiType):
     """Headers with client credentials that gateways forward to the pods. Default is none, because whoever runs the pods
     could use the credentials. With cookie, clients also get the cookies that pods set. A change restarts nothing."""
     inference_log: InferenceLogSpec | None = None
+    load_balancing: LoadBalancing | None = None
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"

@@ -18,6 +18,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     ModelDeploymentSpec,
     RolloutIntents,
     RunHistoryLimits,
+    TrafficSpec,
 )
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
@@ -67,6 +68,7 @@ class Spec:
     autoscaling: Autoscaling | None = None
     forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
     inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
+    prefix_affinity: bool = False  # gateways prefer pods that have seen the beginning of a prompt
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
 
 
@@ -105,8 +107,14 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         autoscaling=autoscaling_of(spec.autoscaling),
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
+        prefix_affinity=_has_prefix_affinity(spec.traffic),
         slo=terms_of(spec.slo) if spec.slo else None,
     )
+
+
+def _has_prefix_affinity(traffic: TrafficSpec | None) -> bool:
+    balancing = traffic.load_balancing if traffic else None
+    return balancing is not None and balancing.strategy == "PrefixAffinity"
 
 
 def _run_history(limits: RunHistoryLimits) -> tuple[int, int]:

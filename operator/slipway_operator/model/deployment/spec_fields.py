@@ -284,6 +284,8 @@ FIELDS = (
     "spec.traffic.inferenceLog",
     "spec.traffic.inferenceLog.percentage",
     "spec.traffic.inferenceLog.contents",
+    "spec.traffic.loadBalancing",
+    "spec.traffic.loadBalancing.strategy",
     "spec.slo",
     "spec.slo.ttftP95",
     "spec.slo.itlP95",

@@ -1,9 +1,9 @@
 """Hashes of full KV cache blocks: equal prefixes of one tenant have equal hashes. Pure."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 
-HASH_BYTES = 16
+from slipway_process.chained_hash import chained_hash, encode_fields
+
 MAX_TENANTS = 10_000  # whose root hashes are kept
 
 
@@ -23,7 +23,7 @@ class BlockHasher:
         if tenant not in self._roots:
             if len(self._roots) >= MAX_TENANTS:
                 self._roots.clear()
-            self._roots[tenant] = self._hash(_encode({"scope": self._scope, "tenant": tenant}))
+            self._roots[tenant] = self._hash(b"", encode_fields({"scope": self._scope, "tenant": tenant}))
         return self._roots[tenant]
 
     def hash_blocks(self, parent: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
@@ -31,14 +31,8 @@ class BlockHasher:
         size = self._block_tokens
         for start in range(0, len(tokens) - size + 1, size):
             words = b"".join(token.to_bytes(4, "little") for token in tokens[start : start + size])
-            parent = self._hash(parent + words)
+            parent = self._hash(parent, words)
             yield parent
 
-    def _hash(self, data: bytes) -> bytes:
-        return hashlib.blake2b(data, digest_size=HASH_BYTES, key=self._key).digest()
-
-
-def _encode(fields: dict[str, str]) -> bytes:
-    """Names and values with their lengths, so that no two sets of fields have the same encoding."""
-    parts = (part.encode() for field in sorted(fields.items()) for part in field)
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    def _hash(self, parent: bytes, block: bytes) -> bytes:
+        return chained_hash(parent, block, self._key)
