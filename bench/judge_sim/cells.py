@@ -29,8 +29,8 @@ STABLE_RATES = {
     "errors": 0.005, "ttft": SLOW, "itl": SLOW, "empty": 0.001, "truncated": 0.05, "stuck": 0.0005,
     "malformed": 0.001, "drift": 0.01,
 }  # fmt: skip
-# Of stable's prompts, whose beginning its cache has; after how long a new cache has most of that; prompts that a gateway
-# takes for cached because it does not see what an engine drops.
+# Part of the prompts that stable has cached; how soon a new cache has most of that; the part that a gateway wrongly
+# takes for cached, because it does not see what an engine drops.
 CACHED, CACHE_FILLS_S, GUESSED_WRONG = 0.8, 300.0, 0.01
 TENANTS = np.array([0.4, 0.25, 0.15, 0.12, 0.08])
 

@@ -1,7 +1,10 @@
 """Which endpoint a prompt gets: the one whose cache has it, until that one has too much to do."""
 
+import time
 from collections import Counter
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +19,9 @@ SYSTEM = b"You are helpful. " * 1000
 LOADS = st.dictionaries(st.sampled_from(URLS), st.integers(0, 3))
 
 
-def routing() -> PrefixRouting:
+def routing(clock: Callable[[], float] = time.monotonic) -> PrefixRouting:
     route = Route("default/chat", "uid", "chat", prefix_affinity=True)
-    prefixes = PrefixRouting(1 << 16)
+    prefixes = PrefixRouting(1 << 16, clock)
     prefixes.follow(RouteTable({route.name: route}, endpoints={(route.name, "r1"): URLS}))
     return prefixes
 
@@ -80,6 +83,38 @@ def test_gateways_that_know_nothing_of_each_other_choose_the_same_endpoint_at_eq
     first, second = ([routing().picker(one, LeastLoad()).pick(URLS, key) for one in prompts] for key in ("u1", "u2"))
     assert first == second
     assert set(first) == set(URLS)
+
+
+def test_what_a_pod_reports_of_other_gateways_counts_while_it_is_new() -> None:
+    now = [100.0]
+    prefixes = routing(lambda: now[0])
+    prompt = blocks_of([SYSTEM])
+    prefixes.begin(prompt, B).end()
+    prefixes.reported(B, "TEXT named_metrics.waiting_prompt_tokens=9000")
+    assert prefixes.picker(prompt, LeastLoad()).pick(URLS, "key") != B
+    now[0] += 5
+    assert prefixes.picker(prompt, LeastLoad()).pick(URLS, "key") == B
+
+
+def test_requests_that_wait_at_vllm_count_as_usual_prompts() -> None:
+    prefixes = routing()
+    for n in range(100):
+        prefixes.begin(blocks_of([b"%d" % n * 2000]), A).end()
+    prompt = blocks_of([SYSTEM])
+    prefixes.begin(prompt, B).end()
+    prefixes.reported(B, "TEXT named_metrics.kv_cache_usage_perc=0.9,named_metrics.num_requests_waiting=40")
+    assert prefixes.picker(prompt, LeastLoad()).pick(URLS, "key") != B
+
+
+@pytest.mark.parametrize("tokens", ["1e300", "nan", "-5", "9" * 400, "1e12"])
+def test_a_report_that_cannot_be_true_keeps_no_request_away(tokens: str) -> None:
+    prefixes = routing()
+    prompt = blocks_of([SYSTEM])
+    prefixes.begin(prompt, B).end()
+    prefixes.reported(B, f"TEXT named_metrics.waiting_prompt_tokens={tokens}")
+    prefixes.reported("http://stranger:80", "TEXT named_metrics.waiting_prompt_tokens=5")
+    assert prefixes.picker(prompt, LeastLoad()).pick(URLS, "key") == B
+    assert not any(report.waiting_bytes for report in prefixes._reports.values())
 
 
 def test_a_request_without_a_prompt_has_the_policy_of_the_load() -> None:

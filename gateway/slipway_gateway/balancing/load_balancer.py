@@ -24,6 +24,7 @@ from .in_flight import InFlight
 from .objectives import Objectives
 from .outlier import OutlierDetection
 from .prefix_affinity import PrefixRouting
+from .prefix_index import MAX_BLOCKS
 from .prompt_blocks import PromptBlocks
 from .published_table import PublishedTable
 from .service import RouteServices
@@ -53,7 +54,7 @@ class LoadBalancer:
         incarnation: str = "",
         outlier_detection: OutlierDetection | None = None,
         max_sessions: int = MAX_ENTRIES,
-        max_prefix_blocks: int = 0,
+        max_prefix_blocks: int = MAX_BLOCKS,
     ) -> None:
         self._metrics = metrics
         self._clock = clock
@@ -63,7 +64,7 @@ class LoadBalancer:
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
         self.spares = Spares()
-        self.prefixes = PrefixRouting(max_prefix_blocks)
+        self.prefixes = PrefixRouting(max_prefix_blocks, clock)
         self.objectives = Objectives()
         metrics.registry.register(self.objectives)
         self.activity = ActivityTracker(clock, incarnation)

@@ -1,8 +1,12 @@
 """What is known of the prompts at each endpoint: blocks that it has seen, and bytes that it has yet to compute."""
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+
+from slipway_contracts.load_report import WAITING_REQUESTS, WAITING_TOKENS, read
 
 from ..routing.router import EndpointPicker
 from ..routing.table import RouteTable
@@ -12,6 +16,12 @@ from .prompt_blocks import BLOCK_ENDS, PromptBlocks
 
 # A prompt of which an endpoint has this part is compared only with others of which their endpoint had it.
 CACHED_PART = 0.5
+# Of the text that a token stands for: about right for English, and the same for all endpoints.
+BYTES_PER_TOKEN = 4
+# What a pod reports with a response counts for so long: prompts that wait are computed within about that time.
+REPORT_S = 2.0
+# A report of more than this is no report: it would keep all requests from an endpoint.
+_MOST_WAITING_BYTES = 1 << 30
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -32,12 +42,23 @@ class Prefill:
                 del self._waiting[self._url]
 
 
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """Bytes of prompts that wait at an endpoint, of all gateways, as its pod reported it at `at_s`."""
+
+    waiting_bytes: int
+    at_s: float
+
+
 class PrefixRouting:
     """Prompts of the routes with prefix affinity. `max_blocks`: remembered of all endpoints; 0: none."""
 
-    def __init__(self, max_blocks: int) -> None:
+    def __init__(self, max_blocks: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._index = PrefixIndex(max_blocks)
         self._waiting: Counter[str] = Counter()
+        self._reports: dict[str, _Report] = {}
+        self._clock = clock
+        self._usual_bytes = 0.0  # of a prompt that its endpoint had to compute, a moving mean
 
     @property
     def blocks(self) -> int:
@@ -47,13 +68,15 @@ class PrefixRouting:
     def follow(self, table: RouteTable) -> None:
         """Adopts a new table: endpoints that are gone are forgotten."""
         affine = {route.name for route in table.routes.values() if route.prefix_affinity}
-        self._index.follow({url for (name, _), urls in table.endpoints.items() if name in affine for url in urls})
+        endpoints = {url for (name, _), urls in table.endpoints.items() if name in affine for url in urls}
+        self._index.follow(endpoints)
+        self._reports = {url: report for url, report in self._reports.items() if url in endpoints}
 
     def picker(self, prompt: PromptBlocks | None, least: LeastLoad) -> EndpointPicker:
         """The policy for a request; `least` where it has no prompt."""
         if prompt is None:
             return least
-        return PrefixAffinity(least, self.matched_bytes(prompt), self._waiting, prompt.name)
+        return PrefixAffinity(least, self.matched_bytes(prompt), self._waiting_bytes(), prompt.name)
 
     def matched_bytes(self, prompt: PromptBlocks) -> Mapping[str, int]:
         """Bytes of a prompt that each endpoint has seen; those that have seen none are left out."""
@@ -67,9 +90,27 @@ class PrefixRouting:
     def begin(self, prompt: PromptBlocks, url: str) -> Prefill:
         """An endpoint gets a prompt."""
         missing = prompt.size - self.matched_bytes(prompt).get(url, 0)
+        self._usual_bytes += (missing - self._usual_bytes) / 32
         self._index.add(url, prompt.owner, prompt.hashes)
         return Prefill(self._waiting, url, missing)
+
+    def reported(self, url: str, header: str) -> None:
+        """A pod reported its load with a response, in this header. vLLM counts requests and not tokens."""
+        metrics = read(header)
+        tokens = metrics.get(WAITING_TOKENS)
+        size = metrics.get(WAITING_REQUESTS, 0.0) * self._usual_bytes if tokens is None else tokens * BYTES_PER_TOKEN
+        if url in self._index.urls and size <= _MOST_WAITING_BYTES:
+            self._reports[url] = _Report(round(size), self._clock())
+
+    def _waiting_bytes(self) -> Mapping[str, int]:
+        """What this gateway has sent to an endpoint, or what its pod reports of all gateways, if that is more."""
+        since_s = self._clock() - REPORT_S
+        fresh = {url: report.waiting_bytes for url, report in self._reports.items() if report.at_s >= since_s}
+        if not any(fresh.values()):
+            return self._waiting
+        return {url: max(self._waiting[url], fresh.get(url, 0)) for url in self._waiting.keys() | fresh}
 
     def forget(self, url: str) -> None:
         """An endpoint did not answer: its engine may have started anew, with an empty cache."""
         self._index.forget(url)
+        self._reports.pop(url, None)

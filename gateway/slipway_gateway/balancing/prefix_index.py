@@ -53,6 +53,7 @@ class PrefixIndex:
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._seen: dict[str, _Seen] = {}
+        self.urls: frozenset[str] = frozenset()  # of the last `follow`
         self._most = MAX_BLOCKS_OF_ENDPOINT
         # By block: the endpoints that have it, as bits of one number. A walk down a prompt is one look-up for each
         # block, however many endpoints there are.
@@ -67,7 +68,8 @@ class PrefixIndex:
 
     def follow(self, urls: Collection[str]) -> None:
         """Adopts the endpoints that there are: others are forgotten."""
-        for url in self._seen.keys() - set(urls):
+        self.urls = frozenset(urls)
+        for url in self._seen.keys() - self.urls:
             self.forget(url)
         self._most = min(MAX_BLOCKS_OF_ENDPOINT, self._max_blocks // max(1, len(urls)))
         for url, seen in self._seen.items():
@@ -83,7 +85,7 @@ class PrefixIndex:
     def add(self, url: str, owner: str, hashes: Sequence[bytes]) -> None:
         """An endpoint got a prompt with these blocks. Only the endpoints of the last `follow` have a share."""
         hashes = hashes[: self._most // OWNER_SHARE]
-        if not hashes:
+        if not hashes or url not in self.urls:
             return
         seen = self._seen.get(url)
         if seen is None:

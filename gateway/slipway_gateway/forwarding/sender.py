@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
+from slipway_contracts.load_report import LOAD
+
 from ..balancing.attempt import Attempt
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.outcome import OutcomeRecorder
@@ -158,6 +160,8 @@ class Sender:
         start = await read_at_least(raw, wanted, account)
         failed = responses.is_servers_failure(status, start)
         response = UpstreamResponse(endpoint, status, raw.headers, start, failed=failed)
+        if (load := raw.headers.get(LOAD)) is not None:
+            self._balancer.prefixes.reported(endpoint.url, load)
         if failed:
             attempt.failed(start)
         elif status != 200 and attempt.recorder:

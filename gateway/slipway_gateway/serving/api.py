@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION
+from slipway_contracts.load_report import LOAD_FORMAT, TEXT
 from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
@@ -470,6 +471,9 @@ class PublicApi:
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit, weight=weight
         )
+        prompt = requester.prompt_of(request, fields, route, tenant)
+        if prompt is not None:
+            sent[LOAD_FORMAT] = TEXT
         preferred = match_header_route(route, request.headers) if route.header_routes else ""
         path_qs = request.rel_url.raw_path_qs
         pinned = self._pinned(route, path, fields) if path else ""
@@ -498,7 +502,7 @@ class PublicApi:
             account=account,
             isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
-            prompt=requester.prompt_of(request, fields, route, tenant),
+            prompt=prompt,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:

@@ -22,6 +22,7 @@ from slipway_contracts.headers import (
     TENANT,
     WEIGHT,
 )
+from slipway_contracts.load_report import LOAD, LOAD_FORMAT
 
 from .resume import LAST_EVENT_ID
 
@@ -50,11 +51,12 @@ _OF_REQUEST = (
     _HOP_BY_HOP
     | _OF_RESUMING
     | {"host", "content-length", "expect", "x-request-id", TENANT.lower(), SHADOW.lower(), PRIORITY_LIMIT.lower()}
+    | {LOAD_FORMAT.lower()}
 )
 _OF_ANSWER = (
     _HOP_BY_HOP
     | _OF_RESUMING
-    | {"content-length", "x-request-id", REVISION.lower(), PROMPT_TOKENS.lower(), FEEDBACK.lower()}
+    | {"content-length", "x-request-id", REVISION.lower(), PROMPT_TOKENS.lower(), FEEDBACK.lower(), LOAD.lower()}
 )
 _MAX_NAMES, _MAX_NAME = 1024, 64
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

@@ -23,8 +23,9 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 // Each side frames bodies itself: this prevents request smuggling.
-const OF_REQUEST: [&str; 5] = ["host", "content-length", "expect", "x-request-id", "last-event-id"];
-const OF_ANSWER: [&str; 12] = [
+const OF_REQUEST: [&str; 6] =
+    ["host", "content-length", "expect", "x-request-id", "last-event-id", "endpoint-load-metrics-format"];
+const OF_ANSWER: [&str; 13] = [
     "content-length",
     "x-request-id",
     "last-event-id",
@@ -37,6 +38,7 @@ const OF_ANSWER: [&str; 12] = [
     "x-slipway-revision",
     "x-slipway-prompt-tokens",
     "x-slipway-feedback",
+    "endpoint-load-metrics",
 ];
 const COOKIES: [&str; 2] = ["set-cookie", "set-cookie2"];
 /// Longer names are none of those above.

@@ -65,6 +65,7 @@ class EngineClient:
         self.ready: Ready | None = None
         self.slots = slots
         self._queue, self._on_step = queue, on_step
+        self.kv_usage = 0.0  # after the last step, from 0 to 1
         self._streams: dict[str, asyncio.Queue[RequestOutput]] = {}
         self._places = Shares(slots + queue.requests)  # of requests that run or wait
         self._unstarted: dict[str, Request] = {}
@@ -249,6 +250,11 @@ class EngineClient:
         if waiting_tokens and waiting_tokens + request.known_tokens > limit:
             raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {limit}.")
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Requests that the engine has not begun with, and the tokens of their prompts."""
+        return len(self._unstarted), sum(request.known_tokens for request in self._unstarted.values())
+
     def _whose(self, request: Request) -> str:
         return "the limit" if len(self._streams) >= self._places.most else "the share of this tenant"
 
@@ -276,6 +282,7 @@ class EngineClient:
             self._publish(message)
 
     def _publish(self, step: Step) -> None:
+        self.kv_usage = step.kv_usage
         self._mark_started(step.started)
         for event in step.events:
             self._emit(event)

@@ -11,6 +11,7 @@ from slipway_process.supervisor import OnFailure, Supervisor
 from ..engine.client import EngineClient
 from ..settings import ServerSettings
 from .debug import profiles
+from .load_report import report_load
 from .openai import OpenAI
 from .openapi import document
 from .response_api.api import Responses
@@ -39,6 +40,7 @@ async def serve(
     limits = ReplayLimits(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
     replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
+    report_load(app, engine)
     tasks = Supervisor(count_restarts(service.metrics.registry))
     tasks.start("warm-up", service.reader.warm_up, OnFailure.SHOW, ends=True)
     debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug else None

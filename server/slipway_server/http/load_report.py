@@ -1,0 +1,28 @@
+"""The load of this server in a header of responses, for clients that ask for it: `slipway_contracts.load_report`."""
+
+from aiohttp import web
+
+from slipway_contracts.load_report import (
+    CACHE_USAGE,
+    LOAD,
+    LOAD_FORMAT,
+    TEXT,
+    WAITING_REQUESTS,
+    WAITING_TOKENS,
+    written,
+)
+
+from ..engine.client import EngineClient
+
+
+def report_load(app: web.Application, engine: EngineClient) -> None:
+    """Adds the header to responses whose request has LOAD_FORMAT: TEXT."""
+
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        if request.headers.get(LOAD_FORMAT, "").upper() == TEXT:
+            requests, tokens = engine.waiting
+            response.headers[LOAD] = written(
+                {CACHE_USAGE: engine.kv_usage, WAITING_REQUESTS: requests, WAITING_TOKENS: tokens}
+            )
+
+    app.on_response_prepare.append(add)
