@@ -219,6 +219,9 @@ bench-shadow: setup ## what mirroring adds to the latency of the clients that ar
 bench-twin-shadow: setup ## what a twin shadow of all sessions adds to clients' latency, and that it gives way first (3 minutes; QUICK=1)
 	$(PY) -m bench.twin_shadow
 
+bench-routing: setup ## which pod gets a prompt: our rule beside llm-d's, KubeAI's, least load and chance, simulated and on real pods (15 minutes; QUICK=1: one; ARGS=--help)
+	$(PY) -m bench.routing $(ARGS)
+
 bench-operator: setup ## one operator with 100, 1,000 and 5,000 ModelDeployments, with and without pods (15 minutes; QUICK=1: two)
 	$(PY) -m devcluster build control-plane kube-controller-manager kube-scheduler kwok
 	$(PY) -m bench.operator $(ARGS)

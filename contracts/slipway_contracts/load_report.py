@@ -1,6 +1,6 @@
 """What a server reports of its load in the header of a response, as ORCA has it: Envoy, vLLM and Triton know it too.
 
-https://github.com/cncf/xds/blob/main/xds/data/orca/v3/orca_load_report.proto: a client asks with LOAD_FORMAT: TEXT and
+https://github.com/cncf/xds/blob/main/xds/data/orca/v3/orca_load_report.proto: a client sends LOAD_FORMAT: TEXT and
 gets `TEXT named_metrics.NAME=VALUE,…`.
 """
 

@@ -1,4 +1,4 @@
-"""A real gateway sends prompts where their beginning was, and tells the judge which ones a cache had."""
+"""A real gateway sends prompts where their beginning was, and counts for the judge which ones a cache had."""
 
 import asyncio
 from collections import Counter
@@ -67,6 +67,20 @@ async def test_prompts_with_one_beginning_go_to_one_endpoint(path: str, body: An
             async with await gate.post(body(n), path, headers={"X-Session-Id": f"s{n}"}) as answer:
                 await answer.read()
         assert sorted(served_by(servers)) == [0, 0, 12]
+
+
+async def test_metrics_have_what_was_seen_and_what_was_new() -> None:
+    async with three() as (gate, _):
+        await ask(gate, chat("first"), chat("second"))
+
+        def value(name: str, **labels: str) -> float:
+            return gate.metrics.registry.get_sample_value(f"slipway_gateway_{name}", labels) or 0.0
+
+        of_route = {"model": "chat", "revision": "r1"}
+        seen, new = (value("prompt_bytes_total", **of_route, seen=seen) for seen in ("yes", "no"))
+        assert seen == 2816.0  # eleven blocks of 256 bytes
+        assert new > len(SYSTEM)
+        assert value("prefix_blocks") == 11.0
 
 
 async def test_without_affinity_sessions_spread() -> None:
@@ -155,7 +169,7 @@ async def test_the_judge_compares_cached_prompts_with_cached_ones() -> None:
         assert strata == {"b<4k,stream": 1, "b<4k,stream,cached": 19}
 
 
-async def test_pods_are_asked_for_their_load_and_clients_do_not_get_it() -> None:
+async def test_pods_report_their_load_and_clients_do_not_get_it() -> None:
     async def loaded(request: web.Request) -> web.StreamResponse:
         headers = {"Endpoint-Load-Metrics": "TEXT named_metrics.waiting_prompt_tokens=9000"}
         return web.json_response({}, headers=headers)

@@ -65,6 +65,7 @@ class LoadBalancer:
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
         self.spares = Spares()
         self.prefixes = PrefixRouting(max_prefix_blocks, clock)
+        metrics.prefix_blocks.set_function(lambda: self.prefixes.blocks)
         self.objectives = Objectives()
         metrics.registry.register(self.objectives)
         self.activity = ActivityTracker(clock, incarnation)
@@ -251,7 +252,10 @@ class LoadBalancer:
         prompt: PromptBlocks | None = None,
     ) -> Attempt:
         counts = self.in_flight.add(endpoint, first=first, tenant=tenant)
-        prefill = self.prefixes.begin(prompt, endpoint.url) if prompt is not None else None
+        prefill = None
+        if prompt is not None:
+            prefill = self.prefixes.begin(prompt, endpoint.url)
+            self._metrics.prompt_sent(endpoint.model, endpoint.revision, prompt.size - prefill.size, prefill.size)
         return Attempt(
             self, endpoint, counts, first=first, recorder=recorder, client=client, tenant=tenant, prefill=prefill
         )

@@ -26,18 +26,19 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class Prefill:
-    """A prompt that an endpoint computes, until `end`; which has no effect after the first time."""
+    """A prompt that an endpoint computes, `size` bytes of it, until `end`, which counts once."""
 
-    __slots__ = ("_bytes", "_url", "_waiting")
+    __slots__ = ("_left", "_url", "_waiting", "size")
 
     def __init__(self, waiting: Counter[str], url: str, size: int) -> None:
-        self._waiting, self._url, self._bytes = waiting, url, size
+        self._waiting, self._url = waiting, url
+        self.size = self._left = size
         waiting[url] += size
 
     def end(self) -> None:
-        if self._bytes:
-            self._waiting[self._url] -= self._bytes
-            self._bytes = 0
+        if self._left:
+            self._waiting[self._url] -= self._left
+            self._left = 0
             if not self._waiting[self._url]:
                 del self._waiting[self._url]
 
@@ -111,6 +112,6 @@ class PrefixRouting:
         return {url: max(self._waiting[url], fresh.get(url, 0)) for url in self._waiting.keys() | fresh}
 
     def forget(self, url: str) -> None:
-        """An endpoint did not answer: its engine may have started anew, with an empty cache."""
+        """An endpoint did not answer: its engine may have started again, with an empty cache."""
         self._index.forget(url)
         self._reports.pop(url, None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from slipway_contracts.load_report import LOAD
+from slipway_contracts.load_report import LOAD, LOAD_FORMAT, TEXT
 
 from ..balancing.attempt import Attempt
 from ..balancing.load_balancer import LoadBalancer
@@ -138,6 +138,8 @@ class Sender:
         if outgoing.meter:
             outgoing.meter.sent = True
         self._signer.sign(outgoing.headers, endpoint.route)
+        if outgoing.prompt is not None:
+            outgoing.headers[LOAD_FORMAT] = TEXT
         parts = self._isolation.parts(endpoint.url, outgoing.path, outgoing.body, outgoing.isolation)
         body = make_body(*parts, outgoing.tokens)
         if outgoing.method == "POST" and isinstance(body, bytes):

@@ -14,7 +14,6 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION
-from slipway_contracts.load_report import LOAD_FORMAT, TEXT
 from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
@@ -471,17 +470,9 @@ class PublicApi:
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit, weight=weight
         )
-        prompt = requester.prompt_of(request, fields, route, tenant)
-        if prompt is not None:
-            sent[LOAD_FORMAT] = TEXT
         preferred = match_header_route(route, request.headers) if route.header_routes else ""
-        path_qs = request.rel_url.raw_path_qs
         pinned = self._pinned(route, path, fields) if path else ""
-        if path and (path.version or model != route.model):
-            path_qs = path.with_model(path_qs, route.model)
-        if model != route.model:
-            # The server knows only the model's short name, whichever route owns that name here.
-            body = request_fields.with_model(body, fields, route.model) if fields.model == model else body
+        path_qs, body = _with_own_name(request.rel_url.raw_path_qs, body, fields, path, route)
         record.model = self._balancer.published.current.id_of(route)
         outgoing = UpstreamRequest(
             model,
@@ -502,7 +493,7 @@ class PublicApi:
             account=account,
             isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
-            prompt=prompt,
+            prompt=requester.prompt_of(request, fields, route, tenant),
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
@@ -571,3 +562,15 @@ class PublicApi:
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
+
+
+def _with_own_name(
+    path_qs: str, body: bytes, fields: RequestFields, path: ModelPath | None, route: Route
+) -> tuple[str, bytes]:
+    """Path and body for a server, which knows only the model's short name, whichever route owns that name here."""
+    model = path.name if path else fields.model
+    if path and (path.version or model != route.model):
+        path_qs = path.with_model(path_qs, route.model)
+    if model != route.model and fields.model == model:
+        body = request_fields.with_model(body, fields, route.model)
+    return path_qs, body
