@@ -27,6 +27,7 @@ OBJECTIVE = 0.01  # bad requests that a service level objective of 99 % allows
 SLACK = 2.0  # times stable's own rate, where that is more
 ALPHA = 0.01
 KAYENTA_EVERY_MIN = 5
+OME_INITIAL_DELAY_MIN = 2
 # Scale of the differences that a mixture expects: of log latency, and of rates.
 LATENCY_SPREAD, RATE_SPREAD = 0.1, 0.01
 TOLERATED = (0, 1, 2, 3, 5, 10)
@@ -45,6 +46,33 @@ def argo(traffic: Traffic, failure_limit: int) -> Floats:
     """Seconds until rollback: more failed measurements than failureLimit; one without data does not count as failed."""
     bad, seen = _checks(traffic)
     return _when(np.cumsum(bad & seen, axis=-1) > failure_limit, traffic)
+
+
+def ome(traffic: Traffic, failure_limit: int) -> Floats:
+    """Seconds until rollback by OME: the policy of the example in its canary-analysis.md.
+
+    Each minute one sample of the rates of the last two; none in the first two minutes of a step (initialDelay); the
+    step's `failure_limit`-th failing sample rolls back, and each step counts from zero. A sample without data is
+    inconclusive, and by default (Hold) that rolls nothing back.
+    """
+    failing = np.zeros(_shape(traffic), dtype=bool)
+    for index in CHECKED:
+        n, k = (_last_minutes(counts[CANARY, index], 2) for counts in (traffic.requests, traffic.bad_requests))
+        rate = traffic.plan.bad[STABLE, index, :, 0][:, None]
+        failing |= k > n * np.maximum(OBJECTIVE, SLACK * rate)
+    over, begin = np.zeros_like(failing), 0
+    for _, minutes in traffic.plan.steps:
+        counted = slice(begin + OME_INITIAL_DELAY_MIN, begin + minutes)
+        over[:, counted] = np.cumsum(failing[:, counted], axis=-1) >= failure_limit
+        begin += minutes
+    return _when(over, traffic)
+
+
+def _last_minutes(counts: npt.NDArray[np.int64], minutes: int) -> npt.NDArray[np.int64]:
+    """Sums over each minute and those before it, (runs, minutes)."""
+    total: npt.NDArray[np.int64] = np.cumsum(counts, axis=-1)
+    total[:, minutes:] -= total[:, :-minutes].copy()
+    return total
 
 
 def kayenta_once(traffic: Traffic, strengths: Floats) -> Floats:
@@ -121,6 +149,7 @@ OTHERS: dict[str, Judge] = {
     "Flagger, threshold 10": partial(flagger, threshold=10),
     "Argo, failureLimit 0": partial(argo, failure_limit=0),
     "Argo, failureLimit 3": partial(argo, failure_limit=3),
+    "OME, failureLimit 2": partial(ome, failure_limit=2),
     "z test, every minute": z_test,
     "mSPRT, every minute": msprt,
 }
