@@ -948,12 +948,12 @@ SCHEMA_CASES = (
         good=({"traffic": {"inferenceLog": {}}}, {"traffic": {"inferenceLog": {"percentage": 0, "contents": "Full"}}}),
     ),
     Case(
-        "traffic.loadBalancing.strategy",
-        "spec.traffic.loadBalancing.strategy",
-        bad=tuple({"traffic": {"loadBalancing": {"strategy": one}}} for one in ("prefixAffinity", "", True)),
+        "traffic.loadBalancing.policy",
+        "spec.traffic.loadBalancing.policy",
+        bad=tuple({"traffic": {"loadBalancing": {"policy": one}}} for one in ("prefixAffinity", "", True)),
         good=(
             {"traffic": {"loadBalancing": {}}},
-            *({"traffic": {"loadBalancing": {"strategy": one}}} for one in ("LeastLoad", "PrefixAffinity")),
+            *({"traffic": {"loadBalancing": {"policy": one}}} for one in ("LeastLoad", "PrefixAffinity")),
         ),
     ),
     Case(

@@ -67,6 +67,9 @@ pub enum Field {
     N,
     BestOf,
     Prompt,
+    Messages,
+    Instructions,
+    Input,
     PromptEmbeds,
     Query,
     Documents,
@@ -77,7 +80,7 @@ pub enum Field {
 }
 
 /// By `Field`, in the same order.
-pub const FIELD_NAMES: [&str; 35] = [
+pub const FIELD_NAMES: [&str; 38] = [
     "stream",
     "stream_options",
     "user",
@@ -106,6 +109,9 @@ pub const FIELD_NAMES: [&str; 35] = [
     "n",
     "best_of",
     "prompt",
+    "messages",
+    "instructions",
+    "input",
     "prompt_embeds",
     "query",
     "documents",
@@ -329,6 +335,9 @@ fn field_of(name: &[u8]) -> Option<Field> {
         b"n" => Field::N,
         b"best_of" => Field::BestOf,
         b"prompt" => Field::Prompt,
+        b"messages" => Field::Messages,
+        b"instructions" => Field::Instructions,
+        b"input" => Field::Input,
         b"prompt_embeds" => Field::PromptEmbeds,
         b"query" => Field::Query,
         b"documents" => Field::Documents,

@@ -55,7 +55,7 @@ class InferenceLogSpec(ApiType):
 class LoadBalancing(ApiType):
     """Choice of a pod among those of the revision that the weights gave a request."""
 
-    strategy: Literal["LeastLoad", "PrefixAffinity"] = "LeastLoad"
+    policy: Literal["LeastLoad", "PrefixAffinity"] = "LeastLoad"
     """LeastLoad: the pod with the fewest requests in progress. PrefixAffinity: the pod that has seen most of the
     prompt's beginning, unless its waiting prompts cost more than computing that again elsewhere. It is for language
     models, whose engines keep a cache of prompts. A change restarts nothing."""

@@ -114,7 +114,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
 
 def _has_prefix_affinity(traffic: TrafficSpec | None) -> bool:
     balancing = traffic.load_balancing if traffic else None
-    return balancing is not None and balancing.strategy == "PrefixAffinity"
+    return balancing is not None and balancing.policy == "PrefixAffinity"
 
 
 def _run_history(limits: RunHistoryLimits) -> tuple[int, int]:

@@ -285,7 +285,7 @@ FIELDS = (
     "spec.traffic.inferenceLog.percentage",
     "spec.traffic.inferenceLog.contents",
     "spec.traffic.loadBalancing",
-    "spec.traffic.loadBalancing.strategy",
+    "spec.traffic.loadBalancing.policy",
     "spec.slo",
     "spec.slo.ttftP95",
     "spec.slo.itlP95",
