@@ -9,7 +9,9 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
+from slipway_contracts import accuracy as accuracy_counts
 from slipway_contracts import service_levels
+from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.types import Int32, Int64, strict
 from slipway_contracts.api.writing import to_json
@@ -127,6 +129,7 @@ class Traffic:
     """Whether gateways count what responses of classic models predict, because an analysis compares it."""
     inference_log: InferenceLogSample | None = None
     slo: ServiceLevels | None = None
+    accuracy: AccuracyCounting | None = None
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
@@ -163,6 +166,8 @@ class Routed(Protocol):
     def inference_log(self) -> InferenceLogSample | None: ...
     @property
     def slo(self) -> ServiceLevels | None: ...
+    @property
+    def accuracy(self) -> AccuracyCounting | None: ...
 
 
 def refusal(table: Routed) -> str:
@@ -189,3 +194,5 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield outside("inferenceLog.percentage", table.inference_log.percentage, 0, 100)
     if table.slo is not None:
         yield service_levels.refusal(table.slo)
+    if table.accuracy is not None:
+        yield accuracy_counts.refusal(table.accuracy)

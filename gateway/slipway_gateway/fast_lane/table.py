@@ -35,8 +35,8 @@ def why_python(route: Route) -> str:
         "asleep": route.asleep or route.wake_s is not None,
         "copied": bool(route.mirror_routes) or route.twin_shadow is not None,
         "header_routes": bool(route.header_routes),
-        "feedback": route.feedback,
-        "predictions": route.predictions,
+        "feedback": route.rates_labels,
+        "predictions": route.reads_predictions,
         "inference_log": route.inference_log is not None,
         "objectives": route.slo is not None,
     }

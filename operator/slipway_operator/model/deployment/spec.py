@@ -19,6 +19,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     RolloutIntents,
     RunHistoryLimits,
 )
+from slipway_operator.model.deployment.accuracy import AccuracyTerms, accuracy_of
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms, terms_of
@@ -68,6 +69,7 @@ class Spec:
     forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
     inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
+    accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -106,6 +108,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
         slo=terms_of(spec.slo) if spec.slo else None,
+        accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )
 
 
