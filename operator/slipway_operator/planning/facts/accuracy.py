@@ -26,7 +26,7 @@ from slipway_operator.planning.facts.process_counts import Counts, Tally
 from slipway_operator.planning.facts.revision import alarm_rollback
 from slipway_operator.planning.facts.situation import Course, Situation
 
-WRITE_S = 60.0  # counts alone are written no more often
+WRITE_S, IDLE_WRITE_S = 60.0, 86_400.0  # counts alone are written no more often, and nothing new once a day
 READ_S = 20.0  # less than a gateway that is gone is remembered
 _SIZES = {FEEDBACK: len(OUTCOMES), PREDICTIONS: BINS}
 
@@ -67,9 +67,10 @@ def counted(course: Course, at: Situation) -> AccuracyStatus | None:
     renewed = _renewed(former, terms, course, at)
     if former is None or _differs(former, renewed) or _is_last_word(former, renewed, at):
         return renewed
-    old_enough = at.elapsed_s(former.read_at) >= WRITE_S or at.now < former.read_at
-    # What is invested as time passes is computed again with the next counts: it alone is worth no write.
-    return renewed if old_enough and _observations(former) != _observations(renewed) else former
+    # What is invested as time passes is staked on what comes after its write: a day of it alone is worth one.
+    since_s = at.elapsed_s(former.read_at)
+    wait_s = IDLE_WRITE_S if _observations(former) == _observations(renewed) else WRITE_S
+    return former if 0 <= since_s < wait_s else renewed
 
 
 def _renewed(former: AccuracyStatus | None, terms: AccuracyTerms, course: Course, at: Situation) -> AccuracyStatus:
