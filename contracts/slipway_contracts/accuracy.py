@@ -73,7 +73,7 @@ class AccuracyCounting:
     """Whether labels that clients send are counted by revision. Responses have a token for them."""
     max_age_seconds: Int32 | None = None
     """Age of a response up to which a label counts."""
-    revision: str = ""
+    revision: str | None = None
     """Revision whose predictions are counted. Absent: none."""
     bins: PublishedBins | None = None
     """Bins in which they are counted. If absent, gateways make bins of its first predictions and report them."""

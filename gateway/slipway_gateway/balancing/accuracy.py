@@ -44,9 +44,8 @@ class _RouteCounts:
         self.counting = counting
         self._common = CommonBins(counting.bins) if counting.bins else None
 
-    def predict(self, prediction: Value) -> None:
+    def predict(self, revision: str, prediction: Value) -> None:
         """One prediction of the revision that is watched."""
-        revision = self.counting.revision
         if self._common and self.counting.bins:
             counts = _of(self.predictions, f"{revision}/{self.counting.bins.id}", BINS)
             counts[self._common.place(prediction)] += 1
@@ -86,10 +85,11 @@ class Accuracy(Collector):
     def predicted(self, route: Route, revision: str, person: str, prediction: Value | None, now_s: float) -> None:
         """A response of a revision; `prediction` None: none was read. `person`: "" without one."""
         counts = self._routes.get((route.name, route.uid))
-        if counts is None or prediction is None or base_revision(revision) != counts.counting.revision:
+        runs = base_revision(revision)
+        if counts is None or prediction is None or runs != counts.counting.revision:
             return
         if self._is_first(route, _PREDICTION, person.encode("utf-8", "surrogatepass"), now_s):
-            counts.predict(prediction)
+            counts.predict(runs, prediction)
 
     def _is_first(self, route: Route, kind: bytes, person: bytes, at_s: float) -> bool:
         """Whether no other observation of a conversation or user counted at about this time."""

@@ -53,7 +53,7 @@ def renewed(
     if found < 1.0 or not tests:
         return replace(monitor, bets=bets, evidence=float(f"{found:.4g}"))
     alarm = replace(monitor, alarm_since=now, alarms=monitor.alarms + 1, bets=(), after=(0,) * len(grown), evidence=1.0)
-    return replace(alarm, finding=_finding(alarm, terms, tests))
+    return replace(alarm, finding=_finding(alarm, terms, tests, now))
 
 
 def tests_of(terms: SignalTerms, reference: Tally) -> tuple[ShareTest, ...]:
@@ -65,11 +65,11 @@ def tests_of(terms: SignalTerms, reference: Tally) -> tuple[ShareTest, ...]:
     return tuple(test for test in tests if test.limit < 1)
 
 
-def recent(monitor: AccuracyMonitor) -> Tally:
-    """Counts of the last days, at most a week, that have counts of their own."""
-    size = len(monitor.counts)
-    days = [counts for _, counts in _read(monitor.periods) if len(counts) == size][-_WEEK:]
-    return tuple(sum(day[place] for day in days) for place in range(size)) if days else ()
+def recent(monitor: AccuracyMonitor, now: datetime) -> Tally:
+    """Counts of the last seven days; zeros where nothing was observed."""
+    size, since = len(monitor.counts), now - _WEEK * _DAY
+    days = [counts for start, counts in _read(monitor.periods) if start > since and len(counts) == size]
+    return tuple(sum(day[place] for day in days) for place in range(size))
 
 
 def _of_labels(terms: SignalTerms, reference: Tally) -> Iterator[ShareTest]:
@@ -133,9 +133,9 @@ def _after_alarm(monitor: AccuracyMonitor, tests: Sequence[ShareTest], grown: Ta
     return replace(monitor, after=after)
 
 
-def _finding(monitor: AccuracyMonitor, terms: SignalTerms, tests: Sequence[ShareTest]) -> str:
+def _finding(monitor: AccuracyMonitor, terms: SignalTerms, tests: Sequence[ShareTest], now: datetime) -> str:
     """What an alarm is about: the test whose limit the last week exceeds most."""
-    week = recent(monitor)
+    week = recent(monitor, now)
     total = sum(week)
     if not total:
         return f"evidence of {terms.signal.lower()} reached 1"
