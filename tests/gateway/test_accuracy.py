@@ -11,7 +11,7 @@ from aiohttp import web
 
 from slipway_contracts import accuracy as contract
 from slipway_contracts.accuracy import AccuracyCounting, PublishedBins
-from slipway_gateway.balancing.accuracy import MAX_REMEMBERED, Accuracy
+from slipway_gateway.balancing.accuracy import FREE_A_DAY, MAX_CLIENTS, MAX_REMEMBERED, Accuracy
 from slipway_gateway.feedback.tokens import FeedbackTokens
 from slipway_gateway.judging.predictions import LEARNED, OTHER, CommonBins, bins_to_publish
 from slipway_gateway.routing.table import Route
@@ -112,6 +112,39 @@ async def test_without_spec_accuracy_there_are_no_tokens_and_no_counts(keys: str
         assert route_reports(gate.balancer)["default/chat"]["accuracy"] is None
 
 
+def test_a_client_has_at_most_as_many_labels_as_all_others_together() -> None:
+    now_s = 1e9
+    counted, route = Accuracy(lambda: now_s), Route("n/m", "u", "m", accuracy=WEEKS)
+    counted.follow({"n/m": route})
+
+    def rate_times(client: bytes, times: int) -> int:
+        before = sum(contract.read(counted.report(route)).labels.get("r", ()))
+        for _ in range(times):
+            counted.rated(route, "r", client, b"", now_s, wrong=True)
+        return sum(contract.read(counted.report(route)).labels["r"]) - before
+
+    assert rate_times(b"alone", 1000) == 1000, "the only one has no bound"
+    now_s += 86_400
+    assert rate_times(b"small", 10) == 10
+    assert rate_times(b"large", 5000) == FREE_A_DAY
+    assert rate_times(b"small", 300) == FREE_A_DAY - 10 and rate_times(b"large", 5000) == 0
+    assert rate_times(b"third", 100) == 100 and rate_times(b"large", 5000) == 100
+    for number in range(2 * MAX_CLIENTS):
+        counted.rated(route, "r", number.to_bytes(4, "big"), b"", now_s, wrong=True)
+    assert len(counted._routes["n/m", "u"].shares[b"label"].by_client) == MAX_CLIENTS
+
+
+def test_conversations_of_one_model_make_none_of_another_count_twice() -> None:
+    counted = Accuracy(lambda: 1e9)
+    routes = {name: Route(name, "u", name, accuracy=WEEKS) for name in ("a/m", "b/m")}
+    counted.follow(routes)
+    counted.rated(routes["a/m"], "r", b"", b"quiet", 1e9, wrong=False)
+    for number in range(MAX_REMEMBERED + 10):
+        counted._is_first(routes["b/m"], b"label", number.to_bytes(4, "big"), 1e9)
+    counted.rated(routes["a/m"], "r", b"", b"quiet", 1e9, wrong=False)
+    assert contract.read(counted.report(routes["a/m"])).labels == {"r": (1, 0)}
+
+
 # -- predictions
 
 
@@ -181,7 +214,7 @@ def test_memory_is_bounded_and_many_revisions_forget_the_first() -> None:
     route = Route("n/m", "u", "m", accuracy=WEEKS)
     counted.follow({"n/m": route})
     for number in range(40):
-        counted.rated(route, f"r{number}", number.to_bytes(8, "big"), 1e9, wrong=False)
+        counted.rated(route, f"r{number}", b"", number.to_bytes(8, "big"), 1e9, wrong=False)
     found = contract.read(counted.report(route))
     assert len(found.labels) == contract.MOST_REVISIONS and "r39" in found.labels
     assert MAX_REMEMBERED * 120 < 16 << 20

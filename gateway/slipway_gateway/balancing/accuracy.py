@@ -4,7 +4,8 @@ They belong to no generation of weights, unlike those of an analysis: a label th
 revision that its token names. What is counted, and when, is in docs/contracts.md.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,34 @@ from .objectives import MOST_PAIRS, MOST_REVISIONS, parts
 SPACING_S = 3600
 MAX_REMEMBERED = 65_536  # conversations and users of all routes
 _LABEL, _PREDICTION = b"label", b"prediction"
+# A client has at most as many observations as all others together, or so many in a day if that is more. One that is
+# alone has no bound.
+FREE_A_DAY = 200
+MAX_CLIENTS = 1024  # of a route, which are told apart in a day
+_DAY_S = 86_400
+
+
+@dataclass(slots=True)
+class _Shares:
+    """Observations of one day by client. The rule looks at numbers alone, and never at what was observed."""
+
+    day: int = -1
+    by_client: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+
+    def admit(self, client: int, at_s: float) -> bool:
+        """Counts an observation of a client, if it has a place."""
+        if int(at_s // _DAY_S) != self.day:
+            self.day, self.by_client, self.total = int(at_s // _DAY_S), {}, 0
+        if client not in self.by_client and len(self.by_client) >= MAX_CLIENTS:
+            client = next(iter(self.by_client))  # further ones share the place of the first
+        own = self.by_client.get(client, 0)
+        others = len(self.by_client) - (client in self.by_client)
+        if others and own >= max(FREE_A_DAY, self.total - own):
+            return False
+        self.by_client[client] = own + 1
+        self.total += 1
+        return True
 
 
 @dataclass(slots=True)
@@ -35,6 +64,7 @@ class _RouteCounts:
     predictions: dict[str, list[int]] = field(default_factory=dict)
     first: list[Value] = field(default_factory=list)
     bins: dict[str, PublishedBins] = field(default_factory=dict)
+    shares: dict[bytes, _Shares] = field(default_factory=lambda: {_LABEL: _Shares(), _PREDICTION: _Shares()})
     _common: CommonBins | None = None
 
     def follow(self, counting: AccuracyCounting) -> None:
@@ -63,8 +93,10 @@ class _RouteCounts:
 class Accuracy(Collector):
     """The counts of one gateway process."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` returns Unix time."""
         self._routes: dict[tuple[str, str], _RouteCounts] = {}  # by name and uid
+        self._clock = clock
         self._counted: FairMemory[str, int, int] = FairMemory(MAX_REMEMBERED)
 
     def follow(self, routes: Mapping[str, Route]) -> None:
@@ -76,19 +108,24 @@ class Accuracy(Collector):
                 counts.follow(route.accuracy)
                 self._routes[name, route.uid] = counts
 
-    def rated(self, route: Route, revision: str, person: bytes, answered_s: float, *, wrong: bool) -> None:
+    def rated(
+        self, route: Route, revision: str, client: bytes, person: bytes, answered_s: float, *, wrong: bool
+    ) -> None:
         """A label of a response that `revision` gave at `answered_s`, in Unix time. `person`: b"" without one."""
         counts = self._routes.get((route.name, route.uid))
-        if counts is not None and self._is_first(route, _LABEL, person, answered_s):
+        if counts is None or not self._is_first(route, _LABEL, person, answered_s):
+            return
+        if counts.shares[_LABEL].admit(hash(client), self._clock()):
             _of(counts.labels, base_revision(revision), len(OUTCOMES))[wrong] += 1
 
-    def predicted(self, route: Route, revision: str, person: str, prediction: Value | None, now_s: float) -> None:
+    def predicted(self, route: Route, revision: str, client: str, person: str, prediction: Value | None) -> None:
         """A response of a revision; `prediction` None: none was read. `person`: "" without one."""
         counts = self._routes.get((route.name, route.uid))
         runs = base_revision(revision)
         if counts is None or prediction is None or runs != counts.counting.revision:
             return
-        if self._is_first(route, _PREDICTION, person.encode("utf-8", "surrogatepass"), now_s):
+        now_s, name = self._clock(), person.encode("utf-8", "surrogatepass")
+        if self._is_first(route, _PREDICTION, name, now_s) and counts.shares[_PREDICTION].admit(hash(client), now_s):
             counts.predict(runs, prediction)
 
     def _is_first(self, route: Route, kind: bytes, person: bytes, at_s: float) -> bool:

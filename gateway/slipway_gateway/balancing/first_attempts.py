@@ -87,15 +87,17 @@ class FirstAttempts:
         if here and attempt and here.keeps_open:
             here.open(attempt, recorder)
         if route and route.reads_predictions and here and attempt:
-            recorder.on_prediction = self._prediction_counter(route, here, attempt)
+            recorder.on_prediction = self._prediction_counter(route, here, attempt, client)
         if route and (route.rates_labels or route.inference_log):
             assigned = own if here and counts else ""
-            origin = AnswerOrigin(route.name, route.generation, route.digest, assigned, compared=route.rates_labels)
+            origin = AnswerOrigin(
+                route.name, route.generation, route.digest, assigned, compared=route.rates_labels, client=client
+            )
             recorder.origin = origin
         return recorder
 
     def _prediction_counter(
-        self, route: Route, generation: GenerationSamples, attempt: CountedAttempt
+        self, route: Route, generation: GenerationSamples, attempt: CountedAttempt, client: str
     ) -> Callable[[Value | None], None]:
         """Counts the prediction of an attempt: for an analysis, for spec.accuracy, or for both."""
         bins = self.samples.bins(route) if route.predictions else None
@@ -105,7 +107,8 @@ class FirstAttempts:
             if bins is not None:
                 generation.predict(attempt, prediction, bins)
             if is_watched:
-                self._accuracy.predicted(route, attempt.revision, person_of(attempt.key), prediction, self._clock())
+                person = person_of(attempt.key)
+                self._accuracy.predicted(route, attempt.revision, client, person, prediction)
 
         return count
 

@@ -176,7 +176,9 @@ class FeedbackApi:
             return
         if rating.watched:
             person = states.session if states.personal else b""
-            self._balancer.accuracy.rated(rating.watched, states.revision, person, states.issued_s, wrong=rating.wrong)
+            self._balancer.accuracy.rated(
+                rating.watched, states.revision, states.client, person, states.issued_s, wrong=rating.wrong
+            )
         if rating.generation is None:
             return
         first = not states.session or self._memory.first(states.route, session, RATED)

@@ -30,7 +30,7 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
 
     `table`: `table_of` the route's digest. `session`, `label`: keyed digests of the session and of the prediction;
     empty without one. `counts`: the weights alone chose the revision, and the judge looks at the session. `personal`:
-    the session is a conversation or a user, and not all that one client sends.
+    the session is a conversation or a user, and not all that one client sends. `client`: a keyed digest of it.
     """
 
     route: str
@@ -43,6 +43,7 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
     counts: bool
     label: bytes = b""
     personal: bool = False
+    client: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class FeedbackTokens:
                 origin.assigned == revision,
                 b"" if label is None else _digest(secret, b"label", id_, label),
                 bool(person_of(key)),
+                _digest(secret, b"client", b"", origin.client) if origin.client else b"",
             )
         )
         token = ".".join((_VERSION, key_id, _text(written), _text(_mac(secret, tenant, written))))

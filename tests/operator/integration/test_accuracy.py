@@ -120,6 +120,7 @@ async def test_a_label_shift_after_restarts_is_an_alarm_and_goes_back_to_a_revis
         seen = await classify(cluster.port, 2 * LABELS)
         results = await send(cluster.port, seen[:LABELS])
         assert set(results) == {"accepted"}
+        await asyncio.sleep(1)  # longer than a report is kept
         await cluster.edit({"accuracy": {"feedback": {"minAccuracy": 0.89}}})  # written at once, with first stakes
         counted = await cluster.reaches("labels count", lambda now: sum(labels_of(now, v2)) == LABELS)
         assert counted["accuracy"]["revisions"][-1]["monitors"][0]["bets"]
