@@ -8,6 +8,7 @@ such that this costs the other half at most.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from slipway_contracts.api.times import format_time, parse_time
 from slipway_operator.api.v1alpha1.accuracy_status import FEEDBACK, AccuracyMonitor
@@ -26,6 +27,7 @@ LEAST_AFTER = 100  # observations since an alarm, by which it may end
 WRONG = 1  # the place of wrong labels in a tally
 DAYS = {FEEDBACK: 28}  # that have counts of their own; of predictions a week
 _WEEK = 7
+KEPT = 1024  # tests of references, which stay as they are
 _YEAR_DAYS, _YEAR_WEEKS = 365.0, 52
 # What was not read for so long is invested as if it had been that long: a clock may be wrong by any time.
 _LONGEST = timedelta(days=7)
@@ -45,6 +47,8 @@ def renewed(
     if terms.reference_rule and monitor.reference_until is None:
         return _referred(monitor, terms, grown, now)
     tests = tests_of(terms, monitor.reference)
+    lowest = min((test.limit for test in tests), default=1.0)
+    monitor = replace(monitor, limit=float(f"{lowest:.6g}") if terms.signal == FEEDBACK else None)
     if monitor.alarm_since is not None:
         return _after_alarm(monitor, tests, grown, now)
     invested = _invested(terms, min(max(elapsed, timedelta()), _LONGEST))
@@ -56,6 +60,7 @@ def renewed(
     return replace(alarm, finding=_finding(alarm, terms, tests, now))
 
 
+@lru_cache(KEPT)
 def tests_of(terms: SignalTerms, reference: Tally) -> tuple[ShareTest, ...]:
     """What is tested, with a complete reference where there has to be one; nothing where no share can be too large."""
     if terms.signal == FEEDBACK:
@@ -107,10 +112,9 @@ def _within(former: AccuracyMonitor, terms: SignalTerms, size: int) -> AccuracyM
     A status is written by others too: counts of another size count as lost.
     """
     monitor = former
-    if monitor.reference_rule != terms.reference_rule:
-        monitor = replace(monitor, reference_rule=terms.reference_rule, reference=(), reference_until=None, limits="")
-    elif len(monitor.reference) not in (0, size):
-        monitor = replace(monitor, reference=(), reference_until=None, limits="")
+    if monitor.reference_rule != terms.reference_rule or len(monitor.reference) not in (0, size):
+        rule = terms.reference_rule
+        monitor = replace(monitor, reference_rule=rule, reference=(), reference_until=None, limits="", limit=None)
     if monitor.limits != terms.limits:
         monitor = replace(monitor, limits=terms.limits, bets=(), evidence=0.0, alarm_since=None, after=())
     return monitor

@@ -35,6 +35,8 @@ class AccuracyMonitor:
     """Observations of the reference: the baseline of labels, or the first predictions. Absent if there is none."""
     reference_until: Time | None = None
     """End of the reference. Absent while it is taken."""
+    limit: float | None = None
+    """Share of wrong labels above which an alarm is raised. Absent for Predictions, and while a baseline is taken."""
     evidence: float = 0.0
     """Evidence of a change. At 1 an alarm is raised."""
     alarm_since: Time | None = None
