@@ -28,7 +28,7 @@ _LABEL, _PREDICTION = b"label", b"prediction"
 # A client has at most as many observations as all others together, or so many in a day if that is more. One that is
 # alone has no bound.
 FREE_A_DAY = 200
-MAX_CLIENTS = 1024  # of a route, which are told apart in a day
+MAX_CLIENTS = 1024  # of a route that are distinguished in a day
 _DAY_S = 86_400
 
 
