@@ -968,6 +968,12 @@ SCHEMA_CASES = (
         good=({"traffic": {"forwardHeaders": ["authorization", "cookie", "api-key", "x-api-key"]}}, {"traffic": {}}),
     ),
     Case(
+        "accuracy.onAlarm",
+        "spec.accuracy.onAlarm",
+        bad=tuple({"accuracy": {"predictions": {}, "onAlarm": one}} for one in ("Page", "rollback", "")),
+        good=({"accuracy": {"predictions": {}, "onAlarm": "Rollback"}},),
+    ),
+    Case(
         "traffic.inferenceLog.contents",
         "spec.traffic.inferenceLog.contents",
         bad=tuple({"traffic": {"inferenceLog": {"contents": one}}} for one in ("full", "", True)),
