@@ -181,8 +181,8 @@ CEL_CASES = (
     ),
     Case(
         "accuracy.feedback",
-        "spec.accuracy.feedback has no limit",
-        bad=({"accuracy": {"feedback": {}}}, {"accuracy": {"feedback": {"maxAge": "30d"}}}),
+        "spec.accuracy.feedback has one limit",
+        bad=({"accuracy": {"feedback": {}}}, {"accuracy": {"feedback": {"minAccuracy": 0.9, "maxDrop": 0.1}}}),
         good=({"accuracy": {"feedback": {"minAccuracy": 0.9}}}, {"accuracy": {"feedback": {"maxDrop": 0.05}}}),
     ),
     Case(

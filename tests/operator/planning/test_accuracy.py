@@ -128,6 +128,24 @@ def test_a_status_by_another_hand_stops_nothing() -> None:
     assert found.alarm_since is None and len(found.counts) == 2
 
 
+def test_the_longest_counts_of_a_process_fit_in_its_line() -> None:
+    """A line that is cut would have its counter begin at zero, and count again in each reconcile."""
+    most = 2**53
+    written: dict[str, Any] = {"feedback": FEEDBACK, "predictions": {}}
+    names = [f"r{number}aaaaaaaa" for number in range(3)]
+    status: AccuracyStatus | None = None
+    for number, name in enumerate(names):
+        bins = {one: CUTS for one in names[: number + 1]}
+        status = counted(status, {"p" * 36: AccuracyCounts(bins=bins)}, NOW, stable=name, **written)
+    counts = AccuracyCounts(
+        {name: (most, most) for name in names}, {f"{name}/{CUTS.id}": (most,) * 17 for name in names}
+    )
+    status = counted(status, {"p" * 36: counts}, NOW + MINUTE, stable=names[-1], **written)
+    again = counted(status, {"p" * 36: counts}, NOW + DAY, stable=names[-1], **written)
+    assert monitor(again, names[-1], 1).counts == monitor(status, names[-1], 1).counts == (most,) * 17
+    assert monitor(again, names[0]).counts == (most, most)
+
+
 # --- a reference ----------------------------------------------------------------------------------------------------
 
 
@@ -306,7 +324,8 @@ def test_a_change_of_spec_accuracy_restarts_nothing() -> None:
     ("written", "names"),
     [
         ({}, "spec.accuracy watches nothing"),
-        ({"feedback": {}}, "spec.accuracy.feedback has no limit"),
+        ({"feedback": {}}, "spec.accuracy.feedback has one limit"),
+        ({"feedback": {"minAccuracy": 0.9, "maxDrop": 0.1}}, "spec.accuracy.feedback has one limit"),
         ({"feedback": {"minAccuracy": 1.5}}, "minAccuracy"),
         ({"feedback": {"minAccuracy": 0.9, "maxAge": "40x"}}, "spec.accuracy.feedback.maxAge"),
         ({"feedback": {"minAccuracy": 0.9, "maxAge": "200d"}}, "maxAge is at most 180d"),

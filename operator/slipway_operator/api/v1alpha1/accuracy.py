@@ -11,8 +11,8 @@ _TIME = "self.matches('^[1-9][0-9]{0,3}(m|h|d)$')"
 
 
 @rule(
-    "has(self.minAccuracy) || has(self.maxDrop)",
-    "spec.accuracy.feedback has no limit: write minAccuracy, or maxDrop",
+    "has(self.minAccuracy) != has(self.maxDrop)",
+    "spec.accuracy.feedback has one limit: write minAccuracy, or maxDrop",
 )
 @implied_defaults()
 class LabelAccuracy(ApiType):

@@ -81,7 +81,7 @@ class AccuracyStatus:
     rolled_back: Annotated[tuple[Annotated[str, Field(description="Revision.")], ...], AtMost(MOST_ROLLED_BACK)] = ()
     """Revisions from which an alarm started a rollback. It does so once for each."""
     counted: Annotated[
-        tuple[Annotated[str, AtMost(640), Field(description="PROCESS REVISION=RIGHT:WRONG ...")], ...], AtMost(96)
+        tuple[Annotated[str, AtMost(1280), Field(description="PROCESS REVISION=RIGHT:WRONG ...")], ...], AtMost(96)
     ] = ()
     """What of each gateway process is counted: PROCESS REVISION=RIGHT:WRONG REVISION/BINS=COUNT:COUNT..."""
 

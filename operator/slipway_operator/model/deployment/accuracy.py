@@ -17,9 +17,9 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 class SignalTerms:
     """What is watched of one signal.
 
-    `share_limit`: share of wrong labels that is never exceeded without an alarm; None: only the reference counts.
-    `max_rise`: by how much a share may exceed that of the reference; None: there is no reference. `least`, `lasts`:
-    what a reference has. `rate`: false alarms a year.
+    `share_limit`: share of wrong labels above which there is an alarm; None: there is a reference. `max_rise`: by how
+    much a share may exceed that of the reference; None: there is none. `least`, `lasts`: observations, and time, that a
+    reference has. `rate`: false alarms a year.
     """
 
     signal: str
@@ -78,10 +78,11 @@ def accuracy_of(written: AccuracySpec) -> AccuracyTerms:
 
 
 def _labels(written: LabelAccuracy, rate: float) -> SignalTerms:
-    if written.min_accuracy is None and written.max_drop is None:
-        raise ValueError("spec.accuracy.feedback has no limit: write minAccuracy or maxDrop")
+    if (written.min_accuracy is None) == (written.max_drop is None):
+        raise ValueError("spec.accuracy.feedback has one limit: write minAccuracy, or maxDrop")
     limit = None if written.min_accuracy is None else round(1 - written.min_accuracy, 9)
-    return SignalTerms(FEEDBACK, rate, limit, written.max_drop, written.baseline_labels)
+    least = 0 if written.max_drop is None else written.baseline_labels
+    return SignalTerms(FEEDBACK, rate, limit, written.max_drop, least)
 
 
 def _predictions(written: AccuracyPredictions, rate: float) -> SignalTerms:
