@@ -110,5 +110,5 @@ def test_a_label_shift_goes_back_to_a_revision_whose_pods_are_gone(
 def counted(status: Json) -> int:
     """Labels of the revision that serves."""
     revisions = (status.get("accuracy") or {}).get("revisions") or ()
-    own = next((one for one in revisions if one["revision"] == status.get("stableRevision")), {})
+    own: Json = next((one for one in revisions if one["revision"] == status.get("stableRevision")), {})
     return sum(sum(one.get("counts") or ()) for one in own.get("monitors") or ())

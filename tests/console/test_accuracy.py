@@ -73,7 +73,7 @@ def test_the_section_has_the_picture_and_its_texts_are_escaped() -> None:
         evidence=(), accuracy=read_accuracy(deployment(hostile, BINS)), former=SimpleNamespace(rows=())
     )
     session = Session("i", Viewer("u", "t"), "c", 1.0)
-    values = {"here": "", "namespace": "a", "name": "b", "subject": subject, "metric_columns": ()}
+    values: dict[str, Any] = {"here": "", "namespace": "a", "name": "b", "subject": subject, "metric_columns": ()}
     page = Rendering().page("deployment_evidence.html", session, **values).text
     assert page and "<svg" in page and "Labels by day" in page and "1.5 to 2.5" in page
     assert "<script>" not in page and "an alarm is raised at 1" in page

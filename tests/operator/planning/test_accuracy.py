@@ -150,7 +150,7 @@ def test_the_longest_counts_of_a_process_fit_in_its_line() -> None:
 
 
 def test_a_baseline_is_taken_from_the_first_labels_and_a_drop_below_it_is_an_alarm() -> None:
-    written = {"feedback": {"maxDrop": 0.02, "baselineLabels": 5000}, "falseAlarmsPerYear": 1}
+    written: dict[str, Any] = {"feedback": {"maxDrop": 0.02, "baselineLabels": 5000}, "falseAlarmsPerYear": 1}
     status = counted(None, {"a": rated(4750, 250)}, NOW, **written)
     assert monitor(status).reference == (4750, 250) and monitor(status).reference_until == NOW
     status = counted(status, {"a": rated(9500, 500)}, NOW + DAY, **written)
