@@ -51,10 +51,12 @@ def renewed(
     monitor = replace(monitor, limit=float(f"{lowest:.6g}") if terms.signal == FEEDBACK else None)
     if monitor.alarm_since is not None:
         return _after_alarm(monitor, tests, grown, now)
+    if not tests:  # no share can be too large
+        return replace(monitor, bets=(), evidence=0.0)
     invested = _invested(terms, min(max(elapsed, timedelta()), _LONGEST))
     bets = moved(monitor.bets, tests, _factors(terms), grown, invested)
     found = evidence(bets)
-    if found < 1.0 or not tests:
+    if found < 1.0:
         return replace(monitor, bets=bets, evidence=float(f"{found:.4g}"))
     alarm = replace(monitor, alarm_since=now, alarms=monitor.alarms + 1, bets=(), after=(0,) * len(grown), evidence=1.0)
     return replace(alarm, finding=_finding(alarm, terms, tests, now))

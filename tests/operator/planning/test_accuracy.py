@@ -135,11 +135,9 @@ def test_the_longest_counts_of_a_process_fit_in_its_line() -> None:
     names = [f"r{number}aaaaaaaa" for number in range(3)]
     status: AccuracyStatus | None = None
     for number, name in enumerate(names):
-        bins = {one: CUTS for one in names[: number + 1]}
+        bins = dict.fromkeys(names[: number + 1], CUTS)
         status = counted(status, {"p" * 36: AccuracyCounts(bins=bins)}, NOW, stable=name, **written)
-    counts = AccuracyCounts(
-        {name: (most, most) for name in names}, {f"{name}/{CUTS.id}": (most,) * 17 for name in names}
-    )
+    counts = AccuracyCounts(dict.fromkeys(names, (most, most)), {f"{name}/{CUTS.id}": (most,) * 17 for name in names})
     status = counted(status, {"p" * 36: counts}, NOW + MINUTE, stable=names[-1], **written)
     again = counted(status, {"p" * 36: counts}, NOW + DAY, stable=names[-1], **written)
     assert monitor(again, names[-1], 1).counts == monitor(status, names[-1], 1).counts == (most,) * 17
@@ -158,6 +156,13 @@ def test_a_baseline_is_taken_from_the_first_labels_and_a_drop_below_it_is_an_ala
     status = counted(status, {"a": rated(18_000, 2000)}, NOW + 2 * DAY, **written)
     assert monitor(status).alarm_since == NOW + 2 * DAY
     assert "labels of the last days are wrong" in monitor(status).finding
+
+
+def test_a_baseline_that_is_wrong_too_often_for_any_limit_raises_no_alarm() -> None:
+    written: dict[str, Any] = {"feedback": {"maxDrop": 0.5, "baselineLabels": 100}}
+    status = counted(None, {"a": rated(20, 80)}, NOW, **written)
+    status = counted(status, {"a": rated(20, 980)}, NOW + DAY, **written)
+    assert monitor(status).limit == 1 and monitor(status).alarm_since is None and monitor(status).bets == ()
 
 
 def test_bins_of_one_gateway_are_published_and_a_shift_against_the_first_week_is_an_alarm() -> None:
