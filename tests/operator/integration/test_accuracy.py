@@ -24,9 +24,10 @@ from .test_error_budget import _is_ready as is_ready
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-ACCURACY = {"feedback": {"minAccuracy": 0.9}, "falseAlarmsPerYear": 12, "onAlarm": "Rollback"}
+ACCURACY = {"feedback": {"minAccuracy": 0.9}, "predictions": {}, "falseAlarmsPerYear": 12, "onAlarm": "Rollback"}
 STRATEGY = {"canary": {"steps": [{"setWeight": 50}], "scaleDownDelaySeconds": 0}}
 AT_ONCE, LABELS = 10, 60
+FIRST = 200  # predictions of which a gateway makes bins
 
 
 async def classify(port, times):
@@ -83,6 +84,11 @@ def labels_of(status, revision):
     return next((tuple(one["monitors"][0].get("counts") or ()) for one in revisions if one["revision"] == revision), ())
 
 
+def bins_are_acknowledged(status):
+    table = status["traffic"]
+    return table["accuracy"].get("bins") and table["acknowledged"] == "1/1"
+
+
 def reason_of(status):
     return next((one["reason"] for one in status["conditions"] if one["type"] == "AccuracyAlarm"), None)
 
@@ -103,8 +109,8 @@ async def test_a_label_shift_after_restarts_is_an_alarm_and_goes_back_to_a_revis
         metadata = {"name": "chat", "namespace": namespace}
         await client.create(MODEL_DEPLOYMENTS, {**MANIFEST, "metadata": metadata, "spec": spec})
         first = await cluster.reaches("v1 serves", lambda seen: seen.get("phase") == "Healthy")
-        assert first["traffic"]["accuracy"] == {"feedback": True, "maxAgeSeconds": 30 * 86_400}
         v1 = first["stableRevision"]
+        assert first["traffic"]["accuracy"] == {"feedback": True, "maxAgeSeconds": 30 * 86_400, "revision": v1}
         await cluster.edit(V2)
         second = await cluster.reaches(
             "v2 serves", lambda seen: seen["phase"] == "Healthy" and seen["stableRevision"] != v1
@@ -126,6 +132,11 @@ async def test_a_label_shift_after_restarts_is_an_alarm_and_goes_back_to_a_revis
         assert counted["accuracy"]["revisions"][-1]["monitors"][0]["bets"]
         assert reason_of(counted) is None and labels_of(counted, v2)[1] <= LABELS // 10
 
+        # The bins of the gateway's first predictions are in the table, by which it routes, and in no process alone.
+        await classify(cluster.port, FIRST)
+        table = (await cluster.reaches("bins are published", bins_are_acknowledged))["traffic"]["accuracy"]
+        assert table["revision"] == v2 and 1 <= len(table["bins"]["labels"]) <= 3 and "cuts" not in table["bins"]
+
         await cluster.operator.stop()
         await cluster.gateway.stop()
         await cluster.gateway.start()
@@ -144,6 +155,8 @@ async def test_a_label_shift_after_restarts_is_an_alarm_and_goes_back_to_a_revis
         assert reason_of(back) == "RolledBack" and back["accuracy"]["rollback"] == f"{v2}/{v1}"
         right, wrong = labels_of(back, v2)
         assert right + wrong == 2 * LABELS and wrong >= LABELS, "none is lost, and none counts twice"
+        predicted = next(one for one in back["accuracy"]["revisions"] if one["revision"] == v2)["monitors"][1]
+        assert sum(predicted["counts"]) > 0 and "referenceUntil" not in predicted
         assert v1 in await revisions_with_pods(client, namespace)
         reasons = Counter(one.get("reason") for one in await client.list(EVENTS, namespace))
         assert reasons["AccuracyAlarm"] >= 1
