@@ -229,6 +229,9 @@ bench-operator: setup ## one operator with 100, 1,000 and 5,000 ModelDeployments
 judge-sim: setup ## simulated canaries, judged by Slipway and by others: false rollbacks, time to detection (QUICK=1: 200 runs)
 	$(PY) -m bench.judge_sim
 
+accuracy-sim: setup ## a thousand simulated years of spec.accuracy: false alarms, labels until a drop is found (QUICK=1: a hundred years)
+	$(PY) -m bench.accuracy_sim
+
 up: $(VENV)/.demo ## bring the development cluster up
 	$(PY) -m devcluster up
 

@@ -67,7 +67,8 @@ class RouteReport:
     """One route. `samples`: GenerationCounts, of which `counters.read` leaves out those that are malformed.
 
     `objectives`: counts by key, which `service_levels.read` reads; None: the route has none. `recounts_differ`: in what
-    the compiled lane and Python counted requests of the route differently, since the process began.
+    the compiled lane and Python counted requests of the route differently, since the process began. `accuracy`: counts
+    for spec.accuracy, which `accuracy.read` reads; None: the route has none.
     """
 
     uid: str = ""
@@ -81,6 +82,7 @@ class RouteReport:
     samples: Any = ()
     objectives: Any = None
     recounts_differ: tuple[str, ...] = ()
+    accuracy: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
+from slipway_contracts import accuracy as accuracy_counts
 from slipway_contracts import service_levels
+from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.types import Int32, Int64, strict
 from slipway_contracts.api.writing import to_json
@@ -129,6 +131,7 @@ class Traffic:
     slo: ServiceLevels | None = None
     prefix_affinity: bool | None = None
     """Whether gateways prefer pods that have seen the beginning of a prompt."""
+    accuracy: AccuracyCounting | None = None
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
@@ -165,6 +168,8 @@ class Routed(Protocol):
     def inference_log(self) -> InferenceLogSample | None: ...
     @property
     def slo(self) -> ServiceLevels | None: ...
+    @property
+    def accuracy(self) -> AccuracyCounting | None: ...
 
 
 def refusal(table: Routed) -> str:
@@ -191,3 +196,5 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield outside("inferenceLog.percentage", table.inference_log.percentage, 0, 100)
     if table.slo is not None:
         yield service_levels.refusal(table.slo)
+    if table.accuracy is not None:
+        yield accuracy_counts.refusal(table.accuracy)

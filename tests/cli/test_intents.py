@@ -104,6 +104,20 @@ def test_undo_to_the_revision_of_the_spec_ends_a_rollback() -> None:
     assert isinstance(decided, Change) and decided.spec == {"rollout": {"rollbackTo": None}}
 
 
+def test_undo_ends_a_rollback_that_an_alarm_started() -> None:
+    obj = idle(currentRevision=CANARY)
+    obj["spec"]["accuracy"] = {"onAlarm": "Rollback"}
+    obj["status"]["accuracy"] = {"rollback": f"{CANARY}/{STABLE}"}
+    assert read_deployment(obj).rolled_back_to == STABLE
+    decided = intents.undo(read_deployment(obj), RECORDS, CANARY)
+    assert isinstance(decided, Change) and decided.spec == {"rollout": {"rollbackTo": f"{CANARY}/{CANARY}"}}
+    obj["spec"]["rollout"] = decided.spec["rollout"]
+    assert read_deployment(obj).rolled_back_to is None
+    obj["spec"]["rollout"] = None
+    obj["spec"]["accuracy"] = {"onAlarm": "Alert"}
+    assert read_deployment(obj).rolled_back_to is None
+
+
 @pytest.mark.finding("S11")
 def test_undo_to_a_rejected_revision_warns_with_the_reason() -> None:
     decision = f"2026-01-01T11:00:00Z abort: revision {CANARY}, attempt 1, is rejected: it was too slow"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from slipway_contracts.accuracy import AccuracyCounting, AccuracyCounts, PublishedBins
 from slipway_contracts.api.writing import to_json
 from slipway_contracts.gateway_report import encoded
 from slipway_contracts.route_table import (
@@ -55,14 +56,15 @@ LATENCIES = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)), 
 PROBES = TwinProbes("/v1/completions", ("one", "zwei"), 60, 3000, 64)
 SCORER = TwinScorer("https://quality.example.com/score", 10, 100, 10)
 TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure", SCORER, TOLERANCE)
+WATCHED = AccuracyCounting(True, 2_592_000, "zyxwvuts76", PublishedBins(cuts=("1.5", "2.5")))
 RECORDED = ROOT / "tests/contract/recorded/traffic.json"
 RECORDED_DIGEST = "7dcddf8e897069ceadf5a7fd95e8bd6b21632c0b564558145120e86e8d50e0c4"
 # What that release had no field for.
-UNKNOWN: dict[str, Any] = {"slo": None, "prefix_affinity": None}
+UNKNOWN: dict[str, Any] = {"slo": None, "prefix_affinity": None, "accuracy": None}
 # Of a table and of a route: what is read is used as it is.
 SAME = (
     *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
-    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity"),
+    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity", "accuracy"),
 )
 TRAFFIC = Traffic(
     41,
@@ -81,6 +83,7 @@ TRAFFIC = Traffic(
     inference_log=InferenceLogSample(10, True),
     slo=ServiceLevels(800, 60, 2000, True),
     prefix_affinity=True,
+    accuracy=WATCHED,
 )
 
 
@@ -106,6 +109,14 @@ def test_gateway_reads_what_the_operator_writes() -> None:
         ({"backends": (Backend("a", 50), Backend("a", 50))}, "a revision is listed twice"),
         ({"inference_log": InferenceLogSample(101)}, "inferenceLog.percentage must be from 0 to 100, and is 101"),
         ({"slo": ServiceLevels(0)}, "slo.ttftMilliseconds must be from 1 to 3600000, and is 0"),
+        (
+            {"accuracy": AccuracyCounting(True, 0)},
+            "accuracy.maxAgeSeconds must be from 1 to 15552000, and is 0",
+        ),
+        (
+            {"accuracy": replace(WATCHED, bins=PublishedBins(cuts=("2", "1")))},
+            "accuracy.bins has cuts that do not ascend, labels that are no CRC-32, or neither or both of them",
+        ),
         ({"mirror_routes": (MirrorRoute("m", "a", -1),)}, "mirrorRoutes.percentage must be from 0 to 100, and is -1"),
         (
             {"mirror_routes": (MirrorRoute("m", "a", 1, (), PredictionTolerance(0, -1)),)},
@@ -224,6 +235,7 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     assert about.at_pods["abcdefgh22"] == {"10.0.0.1": 1}
     assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
     assert (about.service.answered, about.service.refused, about.service.unserved_s) == (0, 0, None)
+    assert about.accuracy == AccuracyCounts()
     assert TRAFFIC.slo and about.objectives == dict.fromkeys(TRAFFIC.slo.by_key(), (0, 0))
 
 

@@ -174,6 +174,32 @@ def _policy(kind: str) -> dict[str, Any]:
 
 CEL_CASES = (
     Case(
+        "accuracy.empty",
+        "spec.accuracy watches nothing",
+        bad=({"accuracy": {}}, {"accuracy": {"onAlarm": "Rollback"}}),
+        good=({"accuracy": {"predictions": {}}},),
+    ),
+    Case(
+        "accuracy.feedback",
+        "spec.accuracy.feedback has one limit",
+        bad=({"accuracy": {"feedback": {}}}, {"accuracy": {"feedback": {"minAccuracy": 0.9, "maxDrop": 0.1}}}),
+        good=({"accuracy": {"feedback": {"minAccuracy": 0.9}}}, {"accuracy": {"feedback": {"maxDrop": 0.05}}}),
+    ),
+    Case(
+        "accuracy.feedback.maxAge",
+        "accuracy.feedback.maxAge is a number of minutes, hours or days",
+        bad=tuple(
+            {"accuracy": {"feedback": {"minAccuracy": 0.9, "maxAge": age}}} for age in ("0d", "30", "1w", "1.5h")
+        ),
+        good=({"accuracy": {"feedback": {"minAccuracy": 0.9, "maxAge": "45d"}}},),
+    ),
+    Case(
+        "accuracy.predictions.reference",
+        "accuracy.predictions.reference is a number of minutes, hours or days",
+        bad=tuple({"accuracy": {"predictions": {"reference": time}}} for time in ("0d", "7", "1w")),
+        good=({"accuracy": {"predictions": {"reference": "12h"}}},),
+    ),
+    Case(
         "slo.empty",
         "spec.slo has no objective",
         bad=({"slo": {}}, {"slo": {"window": "28d"}}),
@@ -940,6 +966,12 @@ SCHEMA_CASES = (
         "spec.traffic.forwardHeaders[0]",
         bad=tuple({"traffic": {"forwardHeaders": [name]}} for name in ("Authorization", "host", "proxy-authorization")),
         good=({"traffic": {"forwardHeaders": ["authorization", "cookie", "api-key", "x-api-key"]}}, {"traffic": {}}),
+    ),
+    Case(
+        "accuracy.onAlarm",
+        "spec.accuracy.onAlarm",
+        bad=tuple({"accuracy": {"predictions": {}, "onAlarm": one}} for one in ("Page", "rollback", "")),
+        good=({"accuracy": {"predictions": {}, "onAlarm": "Rollback"}},),
     ),
     Case(
         "traffic.inferenceLog.contents",

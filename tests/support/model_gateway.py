@@ -7,6 +7,7 @@ from itertools import accumulate, count
 from random import Random
 from typing import TYPE_CHECKING
 
+from slipway_contracts.accuracy import AccuracyCounts
 from slipway_contracts.counters import (
     AgreementCounts,
     GenerationCounts,
@@ -105,6 +106,7 @@ class ModelGateway:
     digest: str = ""  # of the table that it routes by
     weights: dict[str, int] = field(default_factory=dict)
     objectives: dict[str, tuple[int, int]] = field(default_factory=dict)  # requests, and those that missed, by key
+    accuracy: AccuracyCounts = field(default_factory=AccuracyCounts)
 
     def follow(self, table: Traffic | None) -> None:
         """Route by this table from now on; one that was lost leaves the last one in force."""
@@ -246,6 +248,7 @@ class ModelGateway:
             digest=self.digest,
             weights=dict(self.weights),
             objectives=dict(self.objectives),
+            accuracy=self.accuracy,
         )
 
 

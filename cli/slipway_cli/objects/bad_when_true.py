@@ -7,6 +7,7 @@ BAD_WHEN_TRUE = frozenset(
         "TenantIsolationUnknown",
         "LanesDiffer",
         "ErrorBudgetSpent",
+        "AccuracyAlarm",
         "UnknownField",
         "NameConflict",
         "ForeignObjects",

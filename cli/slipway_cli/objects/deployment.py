@@ -109,8 +109,17 @@ class Deployment:
     @property
     def wanted(self) -> str | None:
         """The desired revision: that of the spec, or the one of a rollback."""
-        source, _, target = str(self.intents.get("rollbackTo") or "").partition("/")
-        return target if target and source == self.current else self.current
+        for token in (self.intents.get("rollbackTo"), self.alarm_rollback):
+            source, _, target = str(token or "").partition("/")
+            if target and source == self.current:
+                return target
+        return self.current
+
+    @property
+    def alarm_rollback(self) -> str | None:
+        """FROM/TO of the rollback that an alarm of spec.accuracy started, while the spec has such rollbacks."""
+        rolls_back = (self.spec.get("accuracy") or {}).get("onAlarm") == "Rollback"
+        return (self.status.get("accuracy") or {}).get("rollback") if rolls_back else None
 
     @property
     def rolled_back_to(self) -> str | None:

@@ -108,7 +108,8 @@ def undo(of: Deployment, records: Sequence[RevisionRecord], to: str | None) -> D
         return Nothing(f"revision {target} is what {of.name} is to run already")
     if target == of.current:
         text = f"the rollback ends: {of.name} goes to revision {target}, as its spec describes"
-        return Change({"rollout": {"rollbackTo": None}}, text, _warn_of_rejection(of, target))
+        token = f"{target}/{target}" if of.alarm_rollback else None
+        return Change({"rollout": {"rollbackTo": token}}, text, _warn_of_rejection(of, target))
     if all(item.revision != target for item in records):
         return Nothing(f"revision {target} is forgotten (spec.revisionHistoryLimit): write its model into the spec")
     text = f"{of.name} goes back to revision {target} without steps; the rollback ends when spec.model is changed"

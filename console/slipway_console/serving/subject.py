@@ -14,6 +14,7 @@ from slipway_cli.views.analysis import list_runs
 from slipway_cli.views.status import View, build_view
 from slipway_console.access.api_server import ApiServer, Viewer
 from slipway_console.access.refusal import ApiRefusal, Call, SignedOut
+from slipway_console.views.accuracy import Watched, read_accuracy
 from slipway_console.views.changes import Change, read_changes
 from slipway_console.views.evidence import Evidence, read_evidence
 from slipway_console.views.table import Listing, read_table
@@ -36,6 +37,7 @@ class Subject:
     conditions: tuple[Json, ...]
     intents: tuple[tuple[str, str], ...]  # spec.rollout, as field and value
     evidence: tuple[Evidence, ...]
+    accuracy: tuple[Watched, ...]
     former: Listing
     changes: tuple[Change, ...]
     may_patch: bool
@@ -96,6 +98,7 @@ class SubjectReader:
             conditions=tuple(item for item in of.status.get("conditions") or () if isinstance(item, dict)),
             intents=tuple((str(name), str(value)) for name, value in of.intents.items() if value is not None),
             evidence=tuple(map(read_evidence, there)),
+            accuracy=read_accuracy(obj),
             former=former,
             changes=read_changes(obj),
             may_patch=may_patch,

@@ -4,10 +4,13 @@ import math
 from collections.abc import Callable, Mapping
 
 from ..judging.outcome import ITL, AnswerOrigin, OutcomeRecorder, RequestOutcome
-from ..judging.samples import GenerationSamples, Samples
+from ..judging.samples import CountedAttempt, GenerationSamples, Samples
 from ..routing.router import RouteEndpoint, assign_revision
 from ..routing.table import Route
 from ..telemetry.metrics import GatewayMetrics
+from ..wire.predictions import Value
+from ..wire.request_fields import person_of
+from .accuracy import Accuracy
 from .failsafe_state import FailsafeState
 from .published_table import PublishedTable
 
@@ -28,6 +31,7 @@ class FirstAttempts:
         failsafe: FailsafeState,
         metrics: GatewayMetrics,
         clock: Callable[[], float],
+        accuracy: Accuracy | None = None,
         *,
         hung_after_s: float,
         max_sessions: int,
@@ -36,6 +40,7 @@ class FirstAttempts:
         self._failsafe = failsafe
         self._metrics = metrics
         self._clock = clock
+        self._accuracy = accuracy or Accuracy()
         self._hung_after_s = hung_after_s or math.inf
         self.samples = Samples(max_sessions)
 
@@ -81,14 +86,31 @@ class FirstAttempts:
         recorder = OutcomeRecorder(now_s, count, on_end, streams=stream, patience_s=patience_s)
         if here and attempt and here.keeps_open:
             here.open(attempt, recorder)
-        if route and route.predictions and here and attempt:
-            bins = self.samples.bins(route)
-            recorder.on_prediction = lambda prediction: here.predict(attempt, prediction, bins)
-        if route and (route.feedback or route.inference_log):
+        if route and route.reads_predictions and here and attempt:
+            recorder.on_prediction = self._prediction_counter(route, here, attempt, client)
+        if route and (route.rates_labels or route.inference_log):
             assigned = own if here and counts else ""
-            origin = AnswerOrigin(route.name, route.generation, route.digest, assigned, compared=route.feedback)
+            origin = AnswerOrigin(
+                route.name, route.generation, route.digest, assigned, compared=route.rates_labels, client=client
+            )
             recorder.origin = origin
         return recorder
+
+    def _prediction_counter(
+        self, route: Route, generation: GenerationSamples, attempt: CountedAttempt, client: str
+    ) -> Callable[[Value | None], None]:
+        """Counts the prediction of an attempt: for an analysis, for spec.accuracy, or for both."""
+        bins = self.samples.bins(route) if route.predictions else None
+        is_watched = route.accuracy is not None and attempt.counts
+
+        def count(prediction: Value | None) -> None:
+            if bins is not None:
+                generation.predict(attempt, prediction, bins)
+            if is_watched:
+                person = person_of(attempt.key)
+                self._accuracy.predicted(route, attempt.revision, client, person, prediction)
+
+        return count
 
     def generation(self, route: Route) -> GenerationSamples | None:
         """Samples of the route's present generation; None where `Samples.epoch` has none."""

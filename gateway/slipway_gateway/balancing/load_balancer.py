@@ -13,6 +13,7 @@ from ..routing.mirroring import choose_mirror
 from ..routing.router import RouteEndpoint, pick, pick_in_revision
 from ..routing.table import Route, RouteTable, equivalent_revisions
 from ..telemetry.metrics import GatewayMetrics
+from .accuracy import Accuracy
 from .activity import ActivityTracker, RouteActivity
 from .attempt import Attempt, RequestCounts
 from .ejection import OutlierEjection
@@ -67,12 +68,20 @@ class LoadBalancer:
         self.prefixes = PrefixRouting(max_prefix_blocks, clock)
         metrics.prefix_blocks.set_function(lambda: self.prefixes.blocks)
         self.objectives = Objectives()
+        self.accuracy = Accuracy()
         metrics.registry.register(self.objectives)
+        metrics.registry.register(self.accuracy)
         self.activity = ActivityTracker(clock, incarnation)
         self._services = RouteServices(clock, self.activity.notify)
         self._usage_reports = UsageReports(clock, self.activity.notify)
         self.first_attempts = FirstAttempts(
-            self.published, self.failsafe, metrics, clock, hung_after_s=hung_after_s, max_sessions=max_sessions
+            self.published,
+            self.failsafe,
+            metrics,
+            clock,
+            self.accuracy,
+            hung_after_s=hung_after_s,
+            max_sessions=max_sessions,
         )
 
     def join(self, lane: "FastLane") -> None:
@@ -125,6 +134,7 @@ class LoadBalancer:
         self.spares.follow(known)
         self.prefixes.follow(known)
         self.objectives.follow(known.routes)
+        self.accuracy.follow(known.routes)
         self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
         # Before its digest is reported: an acknowledged table is in force in both lanes.
         self._publish_in_lane(table)
@@ -319,4 +329,5 @@ class LoadBalancer:
             self.first_attempts.samples.report(route, self._clock()),
             self.objectives.report(route),
             self._lane.recounter.differing(route.name) if self._lane else (),
+            self.accuracy.report(route),
         )

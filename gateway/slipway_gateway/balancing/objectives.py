@@ -128,10 +128,10 @@ class Objectives(Collector):
             "slipway_slo_requests", "Requests that count against an objective of spec.slo, by outcome.", labels=labels
         )
         left_out, by_namespace = 0, self._by_namespace()
-        parts = _parts({namespace: len(rows) for namespace, rows in by_namespace.items()}, MOST_PAIRS)
+        shares = parts({namespace: len(rows) for namespace, rows in by_namespace.items()}, MOST_PAIRS)
         for namespace, rows in by_namespace.items():
-            left_out += len(rows) - parts[namespace]
-            for deployment, revision, own in rows[: parts[namespace]]:
+            left_out += len(rows) - shares[namespace]
+            for deployment, revision, own in rows[: shares[namespace]]:
                 for objective, one in own.items():
                     for outcome, number in (("good", one.met), ("bad", one.missed)):
                         requests.add_metric((namespace, deployment, revision, objective, outcome), number)
@@ -149,13 +149,13 @@ class Objectives(Collector):
         return found
 
 
-def _parts(sizes: Mapping[str, int], most: int) -> dict[str, int]:
+def parts(sizes: Mapping[str, int], most: int) -> dict[str, int]:
     """How many of `most` each namespace gets: all of its own, or as many as any other one that does not get all."""
-    parts: dict[str, int] = {}
+    shares: dict[str, int] = {}
     for number, (namespace, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
-        parts[namespace] = min(size, most // (len(sizes) - number))
-        most -= parts[namespace]
-    return parts
+        shares[namespace] = min(size, most // (len(sizes) - number))
+        most -= shares[namespace]
+    return shares
 
 
 def _measured_ms(record: RequestRecord, now_s: float) -> dict[str, float]:

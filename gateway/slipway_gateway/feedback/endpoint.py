@@ -9,6 +9,7 @@ import msgspec
 from ..balancing.load_balancer import LoadBalancer
 from ..identity.authenticate import RequestIdentity
 from ..judging.samples import GenerationSamples
+from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..sharing.counters import CountersAway
 from ..telemetry.inference_log import InferenceLog, may_capture
@@ -37,12 +38,14 @@ class _Rating:
     """An entry that counts unless its token was counted before.
 
     `place`: its index in the request. `owner`: whose shares it takes. `generation` None: no analysis compares it.
-    `wrong` None: it is a label that cannot be compared. Either one is for the inference log alone.
+    `watched`: the route, where spec.accuracy counts it. `wrong` None: it is a label that cannot be compared, and is for
+    the inference log alone.
     """
 
     place: int
     states: Statement
     generation: GenerationSamples | None
+    watched: Route | None
     wrong: bool | None
     logged: bool
     owner: str
@@ -106,20 +109,33 @@ class FeedbackApi:
 
     def _found(self, place: int, entry: Entry, answer: SignedAnswer, sender: RequestIdentity | None) -> _Rating | str:
         states, wrong = answer.states, entry.is_wrong(answer)
-        generation, logged = self._generation(states), self._is_logged(states, sender)
-        if self._tokens.is_expired(states, self._max_age_s) or (generation is None and not logged):
+        watched, generation, logged = self._watched(states), None, False
+        if not self._tokens.is_expired(states, self._max_age_s):
+            generation, logged = self._generation(states), self._is_logged(states, sender)
+        if watched is None and generation is None and not logged:
             return EXPIRED
         if wrong is None and not logged:
             return NO_LABEL
         owner = sender.name if sender else states.route  # a token has one of them
         if not self._memory.first(owner, states.id, CLAIMED):
             return DUPLICATE
-        return _Rating(place, states, generation, wrong, logged, owner)
+        return _Rating(place, states, generation, watched, wrong, logged, owner)
+
+    def _watched(self, states: Statement) -> Route | None:
+        """The route of the response, where spec.accuracy counts labels of this age."""
+        route = self._route(states)
+        counting = route.accuracy if route else None
+        if counting is None or not counting.feedback:
+            return None
+        return None if self._tokens.is_expired(states, counting.max_age_seconds or self._max_age_s) else route
+
+    def _route(self, states: Statement) -> Route | None:
+        table = self._balancer.published.current
+        return table.routes.get(states.route) if table else None
 
     def _generation(self, states: Statement) -> GenerationSamples | None:
         """The samples in which the answer counts; None where its generation is not reported, or has other weights."""
-        table = self._balancer.published.current
-        route = table.routes.get(states.route) if table else None
+        route = self._route(states)
         found = self._balancer.first_attempts.samples.generation(route, states.generation) if route else None
         known = found is not None and bool(found.digest) and table_of(found.digest) == states.table
         return found if known else None
@@ -129,7 +145,7 @@ class FeedbackApi:
         if self.shared is None or not ids:
             return [True] * len(ids)
         try:
-            return await self.shared.claim(ids, self._max_age_s)
+            return await self.shared.claim(ids, max(map(self._longest_age_s, ratings)))
         except CountersAway:
             return [True] * len(ids)  # once at this gateway
         except BaseException:
@@ -137,22 +153,33 @@ class FeedbackApi:
                 self._memory.forget(one.owner, one.states.id)  # the client is gone and may send it again
             raise
 
+    def _longest_age_s(self, rating: _Rating) -> float:
+        """How long the token of a rating is valid, and so has to be remembered."""
+        counting = rating.watched.accuracy if rating.watched else None
+        return max(self._max_age_s, (counting.max_age_seconds or 0) if counting else 0)
+
     def _is_logged(self, states: Statement, sender: RequestIdentity | None) -> bool:
         """Whether it belongs into the inference log: owner and tenant want that, as for the request itself."""
-        table = self._balancer.published.current
-        route = table.routes.get(states.route) if table else None
+        route = self._route(states)
         wanted = route is not None and route.inference_log is not None
         return wanted and self._inference_log.is_on and may_capture(sender)
 
     def _add(self, rating: _Rating, entry: Entry) -> None:
-        """Adds a rating to the inference log and the samples.
+        """Adds a rating to the inference log, the counts for spec.accuracy and the samples.
 
-        As in all counts of the judge, a session counts once, and once as wrong.
+        As in all counts of the judge, a session counts once there, and once as wrong.
         """
         states, session = rating.states, rating.states.table + rating.states.session
         if rating.logged:
             self._inference_log.rated(rating.owner, states.id.hex(), entry.correct, entry.score, entry.label)
-        if rating.generation is None or rating.wrong is None or not states.counts:
+        if rating.wrong is None or not states.counts:
+            return
+        if rating.watched:
+            person = states.session if states.personal else b""
+            self._balancer.accuracy.rated(
+                rating.watched, states.revision, states.client, person, states.issued_s, wrong=rating.wrong
+            )
+        if rating.generation is None:
             return
         first = not states.session or self._memory.first(states.route, session, RATED)
         wrong = rating.wrong and (not states.session or self._memory.first(states.route, session, WRONG))

@@ -17,6 +17,7 @@ import msgspec
 from slipway_contracts.release_keys import ReleaseKeys
 
 from ..judging.outcome import AnswerOrigin
+from ..wire.request_fields import person_of
 
 MAX_TOKEN = 1024
 _VERSION = "fb1"
@@ -28,7 +29,8 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
     """What a token states of one answer.
 
     `table`: `table_of` the route's digest. `session`, `label`: keyed digests of the session and of the prediction;
-    empty without one. `counts`: the weights alone chose the revision, and the judge looks at the session.
+    empty without one. `counts`: the weights alone chose the revision, and the judge looks at the session. `personal`:
+    the session is a conversation or a user, and not all that one client sends. `client`: a keyed digest of it.
     """
 
     route: str
@@ -40,6 +42,8 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
     session: bytes
     counts: bool
     label: bytes = b""
+    personal: bool = False
+    client: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class FeedbackTokens:
                 _digest(secret, b"session", table, key) if key else b"",
                 origin.assigned == revision,
                 b"" if label is None else _digest(secret, b"label", id_, label),
+                bool(person_of(key)),
+                _digest(secret, b"client", b"", origin.client) if origin.client else b"",
             )
         )
         token = ".".join((_VERSION, key_id, _text(written), _text(_mac(secret, tenant, written))))

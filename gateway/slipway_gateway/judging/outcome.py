@@ -42,7 +42,8 @@ class AnswerOrigin:
     """The version of the route by which a request was routed; kept where feedback on it may come.
 
     `assigned`: the revision that the weights chose, where the judge may count the request's session; else empty.
-    `compared`: an analysis compares feedback; otherwise it is for the inference log alone.
+    `compared`: an analysis or spec.accuracy counts feedback; otherwise it is for the inference log alone. `client`:
+    whose share of the counts it takes; "" where that is not known.
     """
 
     route: str
@@ -50,6 +51,7 @@ class AnswerOrigin:
     digest: str
     assigned: str = ""
     compared: bool = True
+    client: str = ""
 
 
 class OutcomeRecorder:

@@ -8,9 +8,11 @@ close together. What the bins are is decided before a prediction is counted, and
 import math
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from zlib import crc32
 
+from slipway_contracts.accuracy import PublishedBins
 from slipway_contracts.counters import BINS
 
 from ..wire.predictions import Value
@@ -44,13 +46,44 @@ class PredictionBins:
         return OTHER if number is None else bisect_left(self._cuts, number)
 
     def _make(self) -> None:
-        numbers = [number for one in self._learned if (number := _number(one)) is not None]
-        # JSON may have 3 for 3.0: one number with a fraction shows that all are numbers and no labels.
-        if any(isinstance(one, float) for one in self._learned) and len(numbers) > len(self._learned) // 2:
-            self._cuts = _cuts(sorted(numbers))
-        else:
+        self._cuts = _cuts_of(self._learned)
+        if not self._cuts:
             self._labels = _slots(Counter(map(_label, self._learned)))
         self._learned = []
+
+
+class CommonBins:
+    """Bins that the operator published: the same at all gateways, also after they restart."""
+
+    __slots__ = ("_cuts", "_labels")
+
+    def __init__(self, bins: PublishedBins) -> None:
+        self._cuts = bins.numbers
+        self._labels = {crc: place for place, crc in enumerate(bins.labels)}
+
+    def place(self, prediction: Value) -> int:
+        """The bin of a prediction."""
+        if self._labels:
+            return self._labels.get(crc32(_bytes(_label(prediction))), OTHER)
+        number = _number(prediction)
+        return OTHER if number is None else bisect_left(self._cuts, number)
+
+
+def bins_to_publish(predictions: Sequence[Value]) -> PublishedBins:
+    """Bins of these predictions: cuts of numbers, or the most frequent labels, which it does not contain as text."""
+    cuts = _cuts_of(predictions)
+    if cuts:
+        return PublishedBins(cuts=tuple(map(repr, cuts)))
+    common = Counter(map(_label, predictions)).most_common(OTHER)
+    return PublishedBins(labels=tuple(dict.fromkeys(crc32(_bytes(label)) for label, _ in common)))
+
+
+def _cuts_of(predictions: Sequence[Value]) -> list[float]:
+    """Upper ends of the bins of numbers; none where the predictions are labels."""
+    numbers = [number for one in predictions if (number := _number(one)) is not None]
+    # JSON may have 3 for 3.0: one number with a fraction shows that all are numbers and no labels.
+    are_numbers = any(isinstance(one, float) for one in predictions) and len(numbers) > len(predictions) // 2
+    return _cuts(sorted(numbers)) if are_numbers else []
 
 
 def _label(prediction: Value) -> str:

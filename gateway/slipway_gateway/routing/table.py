@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_contracts.route_table import (
     Backend,
@@ -69,8 +70,19 @@ class Route:
     inference_log: InferenceLogSample | None = None  # None: it has none of its requests
     slo: ServiceLevels | None = None  # objectives that its requests are counted against
     prefix_affinity: bool = False  # endpoints that have seen the beginning of a prompt are preferred
+    accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
+
+    @property
+    def rates_labels(self) -> bool:
+        """Whether labels of clients count: an analysis compares them, or spec.accuracy watches them."""
+        return self.feedback or bool(self.accuracy and self.accuracy.feedback)
+
+    @property
+    def reads_predictions(self) -> bool:
+        """Whether what responses predict is counted: an analysis compares it, or spec.accuracy watches it."""
+        return self.predictions or bool(self.accuracy and self.accuracy.revision)
 
     def engine_of(self, revision: str) -> str:
         """The engine type of a revision, or of pods that run the same; empty where it is not known."""
@@ -270,6 +282,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         inference_log=traffic.inference_log,
         slo=traffic.slo,
         prefix_affinity=bool(traffic.prefix_affinity),
+        accuracy=traffic.accuracy,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

@@ -43,6 +43,8 @@ PLACEHOLDER_KEYS = frozenset(
 )
 # Prefix of the sticky key of a request without a session.
 ALONE = "request:"
+# Those of keys that name a conversation or a user, and not only the client.
+_PERSONAL = ("session:", "user:")
 STICKY_SOURCES = ("session", "user", "key")
 TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
@@ -310,6 +312,11 @@ def sticky_key(
         # The key itself goes nowhere, not even into a hash that is not cryptographic.
         return client(headers, "", ("key",))
     return f"{ALONE}{request_id}"
+
+
+def person_of(key: str) -> str:
+    """The conversation or the user that a sticky key names; "" for a key of a client or of one request."""
+    return key if key.startswith(_PERSONAL) else ""
 
 
 def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collection[str], salt: str) -> str:

@@ -8,9 +8,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.api.v1alpha1.accuracy_status import FEEDBACK
 from slipway_operator.api.v1alpha1.analysis_run import Outcome
 from slipway_operator.api.v1alpha1.status import NEVER, Phase, Rollout, State, Status
 from slipway_operator.component import Component, ReconciledDeployment
+from slipway_operator.judging import watching
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.planning.conditions.table import is_problem
@@ -41,6 +43,7 @@ class Rollouts(Collector, Component):
         yield from self._rollouts()
         yield from self._conditions()
         yield from self._objectives()
+        yield from self._accuracy()
 
     def _rollouts(self) -> Iterator[GaugeMetricFamily]:
         phase = _gauge("slipway_rollout_phase", "1 for the phase it is in.", "phase")
@@ -94,6 +97,36 @@ class Rollouts(Collector, Component):
                 target.add_metric([*key, one.objective], one.target / 100)
                 left.add_metric([*key, one.objective], one.budget_left)
         yield from (target, left)
+
+    def _accuracy(self) -> Iterator[GaugeMetricFamily]:
+        """Of the revision that serves alone: one that served before raises no alarm."""
+        right = _gauge(
+            "slipway_accuracy_ratio", "Share of the labels of the last seven days that are right.", "revision"
+        )
+        evidence = _gauge(
+            "slipway_accuracy_evidence_ratio",
+            "Evidence of what spec.accuracy watches; an alarm is raised at 1.",
+            "revision",
+            "signal",
+        )
+        recent = _gauge(
+            "slipway_accuracy_recent_observations",
+            "Labels, or predictions, of the last seven days.",
+            "revision",
+            "signal",
+        )
+        for key, status in self._known.items():
+            watched = status.accuracy.of(status.stable_revision) if status.accuracy else None
+            if status.accuracy is None or watched is None:
+                continue
+            for one in watched.monitors:
+                week = watching.recent(one, status.accuracy.read_at)
+                total: int = sum(week)
+                evidence.add_metric([*key, watched.revision, one.signal], one.evidence)
+                recent.add_metric([*key, watched.revision, one.signal], total)
+                if one.signal == FEEDBACK and total:
+                    right.add_metric([*key, watched.revision], 1 - week[watching.WRONG] / total)
+        yield from (right, evidence, recent)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -12,7 +12,7 @@ from slipway_operator.api.v1alpha1.status import ServiceLevelStatus, Status
 from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.spec import Spec, parse
-from slipway_operator.planning.facts import error_budget
+from slipway_operator.planning.facts import error_budget, process_counts
 from slipway_operator.planning.facts.situation import Situation
 from tests.operator.planning.test_analysis import BAD, QUICK, step
 from tests.operator.planning.test_twin_shadow import decided
@@ -89,7 +89,7 @@ def test_counts_are_exact_whatever_restarts_and_whatever_is_not_written() -> Non
             processes.pop(gone or "", None)
     status = counted(status, {name: {AVAILABILITY: count} for name, count in processes.items()}, now + WRITE)
     assert requests(status, "availability") == tuple(truth)
-    assert status is not None and len(status.counted) <= error_budget.MOST_NOTED
+    assert status is not None and len(status.counted) <= process_counts.MOST_NOTED
 
 
 WRITE, SECOND = timedelta(seconds=error_budget.WRITE_S), timedelta(seconds=1)
@@ -148,7 +148,7 @@ def test_more_processes_than_there_is_room_for_are_not_counted_twice() -> None:
     many = {f"p{number:03}": {AVAILABILITY: (1, 0)} for number in range(100)}
     status = counted(None, many, NOW)
     before = requests(status, "availability")
-    assert before == (error_budget.MOST_PROCESSES, 0)
+    assert before == (process_counts.MOST_PROCESSES, 0)
     assert requests(counted(status, many, NOW + WRITE), "availability") == before
 
 

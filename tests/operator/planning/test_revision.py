@@ -58,6 +58,13 @@ def test_load_balancing_is_no_part_of_the_identity() -> None:
     assert revision_hash(inputs_of({**MINIMAL, **affine}).inputs) == revision_hash(inputs_of(MINIMAL).inputs)
 
 
+def test_what_is_watched_is_no_part_of_the_identity() -> None:
+    """Golden: spec.accuracy may change at any time, and no pod restarts."""
+    watched = {"feedback": {"minAccuracy": 0.9}, "predictions": {}, "falseAlarmsPerYear": 1, "onAlarm": "Rollback"}
+    assert revision_hash(inputs_of({**MINIMAL, "accuracy": watched}).inputs) == "sdgsod33be"
+    assert revision_hash(inputs_of({**FULL, "accuracy": watched}).inputs) == "gw6somijqh"
+
+
 def test_a_classic_model_has_an_identity_of_what_is_written() -> None:
     """Golden too, for the first release with these fields."""
     plain = {"model": {**MINIMAL["model"], "task": "predict"}}

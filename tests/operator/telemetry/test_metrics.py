@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from prometheus_client.exposition import generate_latest
 
 from slipway_contracts.route_table import Backend, Traffic
+from slipway_operator.api.v1alpha1.accuracy_status import AccuracyMonitor, AccuracyStatus, RevisionAccuracy
 from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
 from slipway_operator.api.v1alpha1.status import (
     AnalysisReference,
@@ -91,6 +92,20 @@ def test_objectives_have_their_target_and_what_is_left_of_the_budget():
     labels = 'name="chat",namespace="default",objective="availability"'
     assert f"slipway_slo_target_ratio{{{labels}}} 0.999" in text(metrics)
     assert f"slipway_slo_error_budget_left_ratio{{{labels}}} -1.0" in text(metrics)
+
+
+def test_accuracy_of_the_serving_revision_is_shown_over_a_week():
+    metrics = Metrics("1.2.3")
+    today = f"{NOW:%Y-%m-%d}T00:00:00Z"
+    one = AccuracyMonitor("Feedback", NOW, counts=(180, 20), evidence=0.25, periods=(f"{today} 90:10",))
+    former = RevisionAccuracy("v0", (one,))
+    watched = AccuracyStatus(NOW, (former, RevisionAccuracy("v1", (one,))))
+    metrics.rollouts.show(KEY, Status(stable_revision="v1", accuracy=watched))
+    labels = 'name="chat",namespace="default",revision="v1"'
+    assert f"slipway_accuracy_ratio{{{labels}}} 0.9" in text(metrics)
+    assert f'slipway_accuracy_evidence_ratio{{{labels},signal="Feedback"}} 0.25' in text(metrics)
+    assert f'slipway_accuracy_recent_observations{{{labels},signal="Feedback"}} 100.0' in text(metrics)
+    assert 'revision="v0"' not in text(metrics)
 
 
 def test_budgets_of_tenants_come_and_go():

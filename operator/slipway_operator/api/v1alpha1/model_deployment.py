@@ -16,6 +16,7 @@ from slipway_contracts.api.markers import (
 )
 from slipway_contracts.api.types import ApiType, Int32, Time
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
+from slipway_operator.api.v1alpha1.accuracy import AccuracySpec
 from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
 from slipway_operator.api.v1alpha1.status import PatchedStatus
 from slipway_operator.api.v1alpha1.strategy import RolloutStrategy
@@ -219,7 +220,8 @@ class RolloutIntents(ApiType):
         | None
     ) = None
     """Runs a former revision instead of the one that the spec describes, as FROM/TO. FROM is the revision of the
-    current spec. The rollback skips the steps and ends when the spec changes."""
+    current spec. The rollback skips the steps and ends when the spec changes. FROM/FROM ends a rollback that an alarm
+    of spec.accuracy started."""
 
 
 @rule(
@@ -333,6 +335,7 @@ class ModelDeploymentSpec(InputsRecord):
     drain: Drain | None = None
     traffic: TrafficSpec | None = None
     slo: ServiceLevelObjectives | None = None
+    accuracy: AccuracySpec | None = None
     paused: bool = False
     """When true, the rollout makes no progress. Recovery of pods, scaling and abort still work."""
     progress_deadline_seconds: Annotated[Int32, Field(ge=5, le=86400)] = 600

@@ -10,6 +10,7 @@ from pydantic import Field
 from slipway_contracts.api.markers import AnyText, AtMost, ListMap, LogLine, OneOf, required
 from slipway_contracts.api.types import Int32, Int64, Time, strict
 from slipway_contracts.route_table import Traffic
+from slipway_operator.api.v1alpha1.accuracy_status import AccuracyStatus
 from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason, Text
 from slipway_operator.api.v1alpha1.hooks import Ended, HookState
 from slipway_operator.api.v1alpha1.provider import MetricRun
@@ -467,6 +468,7 @@ class Status:
     traffic: Traffic | None = None
     sleep: Sleep | None = None
     slo: ServiceLevelStatus | None = None
+    accuracy: AccuracyStatus | None = None
     revisions: Annotated[tuple[RevisionStatus, ...], AtMost(MOST_REVISIONS)] = ()
     """Revisions that have pods."""
     aborted_revisions: Annotated[tuple[Annotated[str, Field(description="REVISION/ATTEMPT.")], ...], AtMost(20)] = ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 import msgspec
 
-from slipway_contracts import counters, service_levels
+from slipway_contracts import accuracy, counters, service_levels
 from slipway_contracts.gateway_report import (
     ImplausibleUsage,
     RouteReport,
@@ -117,6 +117,7 @@ class Answer:
             weights={revision: _count(report.weight) for revision, report in revisions.items()},
             service=_service(route.service),
             objectives=service_levels.read(route.objectives),
+            accuracy=accuracy.read(route.accuracy),
             implausible_usage=usage and ImplausibleUsage(_count(usage.reported), _count(usage.possible)),
             recounts_differ=tuple(kind[:LONGEST_KIND] for kind in route.recounts_differ[:MOST_KINDS]),
         )

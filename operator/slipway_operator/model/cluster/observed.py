@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from slipway_contracts.accuracy import AccuracyCounts
 from slipway_contracts.api.types import strict
 from slipway_contracts.counters import GenerationCounts
 from slipway_contracts.gateway_report import ImplausibleUsage, ServiceReport
@@ -145,6 +146,7 @@ class Gateway:
     # Requests in progress by revision and pod address; a revision is missing when the gateway does not report its pods.
     at_pods: dict[str, dict[str, int]] = field(default_factory=dict)
     objectives: dict[str, Counted] = field(default_factory=dict)  # counts by key, since its process has the limits
+    accuracy: AccuracyCounts = field(default_factory=AccuracyCounts)  # since its process began
 
     @property
     def idle_s(self) -> float | None:

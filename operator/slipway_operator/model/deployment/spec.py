@@ -20,6 +20,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     RunHistoryLimits,
     TrafficSpec,
 )
+from slipway_operator.model.deployment.accuracy import AccuracyTerms, accuracy_of
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms, terms_of
@@ -70,6 +71,7 @@ class Spec:
     inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
     prefix_affinity: bool = False  # gateways prefer pods that have seen the beginning of a prompt
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
+    accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -109,6 +111,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
         prefix_affinity=_has_prefix_affinity(spec.traffic),
         slo=terms_of(spec.slo) if spec.slo else None,
+        accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.conditions import (
+    accuracy,
     analyses,
     autoscaling,
     deployment,
@@ -28,6 +29,7 @@ TABLE: tuple[ConditionType, ...] = (
     *tenants.TYPES,
     *lanes.TYPES,
     *error_budget.TYPES,
+    *accuracy.TYPES,
     *unknown_fields.TYPES,
     *ownership.TYPES,
 )

@@ -1,8 +1,8 @@
 """The error budgets of spec.slo: adds what gateways counted, over the window, and decides whether a budget is spent.
 
-The status keeps the counts by period of the window, and of each gateway process what of its counters is in them. So a
-restarted operator counts nothing twice, and a restarted gateway, whose counters begin at zero, is another process.
-Requests that a gateway counted after it was last read are lost when it is killed: those of the last 20 seconds.
+The status keeps the counts by period of the window, and of each gateway process what of its counters is in them
+(`process_counts.py`). Requests that a gateway counted after it was last read are lost when it is killed: those of the
+last 20 seconds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,10 +15,10 @@ from slipway_contracts.service_levels import Counted
 from slipway_operator.api.v1alpha1.status import ObjectiveStatus, ServiceLevelStatus, State
 from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms
+from slipway_operator.planning.facts import process_counts
 from slipway_operator.planning.facts.situation import Course, Situation
 
 PERIODS = 28
-MOST_PROCESSES, MOST_NOTED = 64, 96  # that are counted; that are remembered, with those that are gone
 LEAST_MISSED = 10  # fewer requests spend no budget: the first failure of a quiet model would
 WRITE_S = 60.0  # counts alone are written no more often
 READ_S, READ_IN_ROLLOUT_S = 20.0, 5.0  # less than a gateway that is gone is remembered
@@ -90,7 +90,7 @@ def _is_last_word(former: ServiceLevelStatus, renewed: ServiceLevelStatus, gatew
 
     It compares what would be written: nothing is of a process that is not counted, whose report would differ for ever.
     """
-    before, after = (dict(filter(None, map(_read, status.counted))) for status in (former, renewed))
+    before, after = (process_counts.read(status.counted, _sound) for status in (former, renewed))
     gone = (one.incarnation for one in gateways if one.gone and one.incarnation in before)
     return any(before[process] != after.get(process) for process in gone)
 
@@ -106,61 +106,37 @@ def _renewed(
     former: ServiceLevelStatus | None, terms: ErrorBudgetTerms, gateways: Iterable[Gateway], now: datetime
 ) -> ServiceLevelStatus:
     keys = terms.levels.by_key()
-    before = dict(filter(None, map(_read, former.counted))) if former else {}
-    present = _fitting({one.incarnation: one.objectives for one in gateways if _is_noted(one.incarnation)}, before)
+    before = process_counts.read(former.counted, _sound) if former else {}
+    present = process_counts.fitting({one.incarnation: one.objectives for one in gateways}, before)
     periods = _periods(former, terms, now) if former else {}
     start = _period_start(now, terms.window)
     sums = periods.setdefault(start, {})
     for process, counts in present.items():
-        for name, more in _growth(counts, before.get(process, {}), keys):
+        for name, more in process_counts.growth(counts, before.get(process, {}), keys):
             total, missed = sums.get(name, (0, 0))
             sums[name] = (total + more[0], missed + more[1])
-    gone = {process: counts for process, counts in before.items() if process not in present}
-    remembered = list(gone.items())[-(MOST_NOTED - len(present)) :]
-    listed = (*remembered, *((p, _kept(c, before.get(p, {}), keys)) for p, c in present.items()))
     return ServiceLevelStatus(
         now,
         tuple(_objectives(terms, _summed(periods, keys))),
-        tuple(_line(format_time(begin), counts) for begin, counts in sorted(periods.items()) if counts),
-        tuple(_line(process, counts) for process, counts in listed),
+        tuple(process_counts.line(format_time(begin), counts) for begin, counts in sorted(periods.items()) if counts),
+        process_counts.noted(present, before, list(keys)),
     )
 
 
-def _is_noted(process: str) -> bool:
-    """Whether `_read` finds this name again in its line: a process that is not would count again in each reconcile."""
-    return bool(process) and " " not in process
-
-
-def _fitting(reported: Mapping[str, Counts], before: Mapping[str, Counts]) -> dict[str, Counts]:
-    """Processes that are counted: those that were counted before come first. What is not noted would count twice."""
-    ranked = sorted(reported, key=lambda process: (process not in before, process))
-    return {process: reported[process] for process in sorted(ranked[:MOST_PROCESSES])}
-
-
-def _growth(now: Counts, before: Counts, keys: Mapping[str, str]) -> Iterator[tuple[str, Counted]]:
-    """How much the counts of a process grew. A count below the former one began again, as its limit did."""
-    for name in keys:
-        if name not in now:
-            continue
-        total, missed = now[name]
-        then = before.get(name, (0, 0))
-        began_again = total < then[0] or missed < then[1]
-        yield name, (total, missed) if began_again else (total - then[0], missed - then[1])
-
-
-def _kept(now: Counts, before: Counts, keys: Mapping[str, str]) -> Counts:
-    """Counts to note of a process; one that does not answer, or has no table yet, keeps those of before."""
-    return {name: counts for name in keys if (counts := now.get(name, before.get(name))) is not None}
+def _sound(counts: dict[str, process_counts.Tally]) -> Counts:
+    """The counts of a line that are those of an objective."""
+    return service_levels.read(counts)
 
 
 def _periods(status: ServiceLevelStatus, terms: ErrorBudgetTerms, now: datetime) -> dict[datetime, Counts]:
     """Counts by the start of the period, of those within the window."""
     found: dict[datetime, Counts] = {}
-    for begin, counts in filter(None, map(_read, status.periods)):
+    for begin, written in process_counts.read(status.periods).items():
         try:
             start = parse_time(begin)
         except ValueError:
             continue
+        counts = service_levels.read(written)
         if now - terms.window < start <= now:
             found[start] = {name: counts[name] for name in terms.levels.by_key() if name in counts}
     # A shorter window has shorter periods: of too many the newest are kept.
@@ -192,19 +168,3 @@ def _objectives(terms: ErrorBudgetTerms, sums: Counts) -> Iterator[ObjectiveStat
 
 def _is_spent(one: ObjectiveStatus) -> bool:
     return one.missed >= LEAST_MISSED and one.budget_left <= 0
-
-
-def _line(name: str, counts: Counts) -> str:
-    return " ".join((name, *(f"{key}={total}:{missed}" for key, (total, missed) in sorted(counts.items()))))
-
-
-def _read(line: str) -> tuple[str, Counts] | None:
-    """A line of `_line`; what is malformed in it is left out, and a line without a name is none."""
-    name, *parts = line.split(" ")
-    reported: dict[str, list[int]] = {}
-    for part in parts:
-        key, _, numbers = part.partition("=")
-        total, _, missed = numbers.partition(":")
-        if all(text.isascii() and text.isdigit() and len(text) <= 16 for text in (total, missed)):
-            reported[key] = [int(total), int(missed)]
-    return (name, service_levels.read(reported)) if name else None

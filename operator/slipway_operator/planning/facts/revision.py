@@ -39,6 +39,8 @@ def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot], status: Statu
     """
     current = described_revision(spec.inputs, snapshots)
     target = rollback_target(spec, current)
+    if target is None and (former := alarm_rollback(spec, status, current)) in snapshots:
+        target = former
     if target is None or target in snapshots:
         return target or current, current
     held = status.rollout.revision if status.rollout else status.stable_revision
@@ -49,6 +51,19 @@ def rollback_target(spec: Spec, current: str) -> str | None:
     """The revision to run in place of the one that the spec describes, by spec.rollout.rollbackTo; None without one."""
     source, _, target = (spec.intents.rollback_to or "").partition("/")
     return target if source == current != target else None
+
+
+def alarm_rollback(spec: Spec, status: Status, current: str) -> str | None:
+    """The revision to run in place of the one that the spec describes, because of an alarm; None without one.
+
+    It ends with the spec that had the alarm, where spec.accuracy no longer rolls back, and by any rollbackTo of that
+    spec: CURRENT/CURRENT runs what the spec describes.
+    """
+    is_named = (spec.intents.rollback_to or "").startswith(f"{current}/")
+    if is_named or spec.accuracy is None or not spec.accuracy.rolls_back or status.accuracy is None:
+        return None
+    source, _, target = (status.accuracy.rollback or "").partition("/")
+    return target if target and source == current != target else None
 
 
 def attempt_of(token: str | None, revision: str) -> int:

@@ -83,7 +83,7 @@ class Situation:
 
     @property
     def rolled_back(self) -> bool:
-        """Whether spec.rollout.rollbackTo names a former revision."""
+        """Whether a former revision runs: by spec.rollout.rollbackTo, or because of an alarm of spec.accuracy."""
         return self.wanted != self.current
 
     @cached_property

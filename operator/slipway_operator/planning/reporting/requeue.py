@@ -9,7 +9,7 @@ from slipway_operator.model.cluster import downloads
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.conditions.references import certificate_is_awaited
-from slipway_operator.planning.facts import error_budget, serving, weights
+from slipway_operator.planning.facts import accuracy, error_budget, serving, weights
 from slipway_operator.planning.facts.situation import Course, Situation, step_now
 from slipway_operator.planning.rollout import hook_calls
 from slipway_operator.planning.rollout.progress import pause_ends
@@ -52,7 +52,7 @@ def _polls(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None)
         yield CERTIFICATE_POLL_S
     if any(runs.ongoing(course, at)):
         yield runs.READ_S
-    readers = (serving.look_again_s, sleep.look_again_s, error_budget.look_again_s)
+    readers = (serving.look_again_s, sleep.look_again_s, error_budget.look_again_s, accuracy.look_again_s)
     yield from (delay_s for look_again_s in readers if (delay_s := look_again_s(course, at)) is not None)
 
 

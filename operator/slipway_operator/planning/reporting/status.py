@@ -16,7 +16,7 @@ from slipway_operator.model.inputs.pod_inputs import SLIPWAY, PodInputs
 from slipway_operator.planning.conditions.condition_type import ConditionFacts
 from slipway_operator.planning.conditions.table import conditions
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import downloads, error_budget, groups, model_name, weights
+from slipway_operator.planning.facts import accuracy, downloads, error_budget, groups, model_name, weights
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.message import message
 from slipway_operator.planning.reporting import summary
@@ -57,6 +57,7 @@ def status_of(decided: Decided, at: Situation, obj: Json, settings: PlanSettings
         traffic=decided.traffic,
         sleep=at.sleep,
         slo=error_budget.counted(at),
+        accuracy=accuracy.counted(course, at),
         revisions=tuple(_revision_status(decided, at, name) for name in _listed(decided, at)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,

@@ -12,6 +12,7 @@ from slipway_operator.model.deployment.autoscaling import HOLD_S
 from slipway_operator.model.deployment.strategy import CapacityPolicy, TwinAnalysis
 from slipway_operator.model.engine_types import SALTED_ENGINES
 from slipway_operator.model.inputs.pod_inputs import PodInputs
+from slipway_operator.planning.facts import accuracy
 from slipway_operator.planning.facts.recall import MAX_GENERATION, promoted_at
 from slipway_operator.planning.facts.restore import is_shadow
 from slipway_operator.planning.facts.situation import Course, Situation, step_now
@@ -34,7 +35,7 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     logged = at.spec.inference_log
     shadow = _twin_shadow(course, at)
     table = replace(table, forward_headers=at.spec.forward_headers, twin_shadow=shadow, inference_log=logged)
-    table = replace(table, slo=at.spec.slo.levels if at.spec.slo else None)
+    table = replace(table, slo=at.spec.slo.levels if at.spec.slo else None, accuracy=accuracy.counting(course, at))
     table = replace(table, prefix_affinity=at.spec.prefix_affinity or None)
     templates = _templates(course, at)
     feedback = any(spec.compares_feedback for spec in templates) or None
