@@ -124,6 +124,10 @@ judged: setup ## on a real cluster: kills during analyses, mirrored requests, tw
 	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_twin_shadow.py e2e/test_scorer.py e2e/test_feedback.py e2e/test_baseline.py \
 	  e2e/test_predict.py::test_a_canary_that_predicts_something_else_is_rejected_before_a_client_has_a_prediction_of_it -s
 
+alerts: setup ## on a real cluster: a real Prometheus with the chart's alerts, silent while all is well, and what makes them fire (four minutes)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_alerts.py -s
+
 promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k twenty_times
