@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::balancing::in_flight::Flight;
 use crate::limits::places::{Places, Refusal};
+use crate::serving::admission::Reserved;
 use crate::telemetry::access_log::{LogEntry, Recount};
 
 /// Connections that may wait for Python with their first bytes.
@@ -79,6 +80,8 @@ pub struct Begun {
     /// Counts of it, which stay until Python has its own.
     pub in_flight: Option<Place>,
     pub flight: Option<Flight>,
+    /// What it took from the limits of its tenant.
+    pub reserved: Option<Reserved>,
 }
 
 /// A connection that Python is to serve. Dropped, it is closed and its place is free.

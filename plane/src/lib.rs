@@ -16,6 +16,7 @@ pub mod identity;
 pub mod judging;
 pub mod keyed_lookup;
 pub mod lane;
+pub mod ledger;
 pub mod limits;
 pub mod listener;
 pub mod quotas;

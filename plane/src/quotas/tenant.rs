@@ -72,12 +72,35 @@ pub struct TenantQuota {
     /// In the order in which they came to be, as in Python's dict: of equal waits the first one counts.
     buckets: Vec<(Limit, Bucket)>,
     pub running: i64,
+    /// Requests whose body is awaited; they are not running yet.
+    arriving: i64,
 }
 
 impl TenantQuota {
     pub fn new(limits: Limits) -> Self {
         let bucket = |limit: &Limit| limits.rate(*limit).map(|rate| (*limit, Bucket::new(rate)));
-        TenantQuota { limits, buckets: BUCKETS.iter().filter_map(bucket).collect(), running: 0 }
+        TenantQuota { limits, buckets: BUCKETS.iter().filter_map(bucket).collect(), running: 0, arriving: 0 }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The body of a request is awaited until `arrived`.
+    ///
+    /// # Errors
+    /// `most` bodies are awaited already.
+    pub fn arrive(&mut self, most: i64) -> Result<(), LimitReached> {
+        if self.arriving >= most {
+            return Err(LimitReached { limit: Limit::Concurrency, wait_s: CONCURRENCY_WAIT_S });
+        }
+        self.arriving += 1;
+        Ok(())
+    }
+
+    /// The body of a request is here, or its client is gone.
+    pub fn arrived(&mut self) {
+        self.arriving -= 1;
     }
 
     /// Admits a request: takes `amounts` from all buckets, or from none.
@@ -135,6 +158,17 @@ impl TenantQuota {
                 Some(_) => {}
             }
         }
+    }
+
+    /// Whether the quota is like a new one: no request runs or arrives, and all buckets are full.
+    pub fn is_idle(&self, now_s: f64) -> bool {
+        self.running == 0 && self.arriving == 0 && self.buckets.iter().all(|(_, one)| one.full_in_s(now_s) <= 0.0)
+    }
+
+    /// Units of a limit that have not flowed back yet; 0 without such a limit.
+    pub fn owed(&self, limit: Limit, now_s: f64) -> f64 {
+        let bucket = self.buckets.iter().find(|(known, _)| *known == limit);
+        bucket.map_or(0.0, |(_, one)| one.full_in_s(now_s) / one.rate.interval_s)
     }
 
     /// The `x-ratelimit-*` headers as OpenAI's clients know them. Of input and output tokens they show the scarcer

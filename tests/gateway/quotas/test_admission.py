@@ -17,7 +17,8 @@ from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.periods import hour_of
 from slipway_gateway.quotas.policy import Budget, Policy
 from slipway_gateway.quotas.prices import Price, micro
-from slipway_gateway.quotas.tenant import Limits, TenantQuota
+from slipway_gateway.quotas.shared import AnyQuota
+from slipway_gateway.quotas.tenant import Limits
 from testkit.until import until_async
 from tests.gateway import tenants as known
 from tests.gateway.harness import Gateway, Upstream, answering, gateway, refused_url, upstream
@@ -49,14 +50,15 @@ async def post(edge: Gateway, path: str = CHAT, body: Any = None, **headers: str
     return await edge.post(BODY if body is None else body, path, headers=sent)
 
 
-def quota(edge: Gateway) -> TenantQuota:
-    return edge.admission.quotas.known()["team-a"]
+def quota(edge: Gateway) -> AnyQuota:
+    found = edge.admission.quotas.find("team-a")
+    assert found is not None
+    return found
 
 
 def taken(edge: Gateway, name: str) -> int:
     """Units of a limit that are gone, by now."""
-    bucket = quota(edge)._buckets[name]
-    return round(bucket.full_in_s(asyncio.get_running_loop().time()) / bucket.rate.interval_s)
+    return round(quota(edge).owed(name, asyncio.get_running_loop().time()))
 
 
 async def charged(edge: Gateway) -> dict[str, int]:
@@ -481,11 +483,11 @@ async def test_buckets_of_a_deleted_tenant_go_once_they_are_full() -> None:
     async with running(tenant(Limits(requests_per_minute=1)), whole) as (edge, _):
         await post(edge)
         edge.known.publish(())
-        assert "team-a" in edge.admission.quotas.known()
+        assert "team-a" in edge.admission.quotas.names()
     async with running(tenant(), whole) as (edge, _):
         await post(edge)
         edge.known.publish(())
-        assert not edge.admission.quotas.known()
+        assert not edge.admission.quotas.names()
 
 
 async def test_requests_of_a_tenant_are_at_all_endpoints_though_others_fill_one_and_none_is_counted_afterwards() -> (

@@ -212,7 +212,8 @@ async def check_runs_with_kills(redis: RedisServer, count: int) -> None:
         await until_async(made.sharing)
         await until_async(lambda: not any(counters._waiting for counters in made.counters))
         for edge in made.both:
-            assert not any(quota.running for quota in edge.admission.quotas.known().values())
+            quotas = edge.admission.quotas
+            assert not any(quota.running for name in quotas.names() if (quota := quotas.find(name)))
     assert len(changes.spans) >= count / 60, changes.spans
     assert not {run.tenant.name: over for run in runs if (over := overshoot(run, 0, changes.during(run)))}
     found = summed(runs)

@@ -1,0 +1,222 @@
+//! Takes a request into the limits and the budget of its tenant, and charges it when it ends, however it ends.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::balancing::in_flight::Revision;
+use crate::handover::locked;
+use crate::identity::tenants::{Identity, Tenant};
+use crate::lane::Lane;
+use crate::ledger::charges::{Charge, Payer};
+use crate::ledger::periods::hour_of;
+use crate::quotas::bounds::UsageBound;
+use crate::quotas::estimate::{estimate, output_limit, repeated_bytes, Estimate, TEXT_PATHS};
+use crate::quotas::meter::{Beginning, Meter};
+use crate::quotas::prices::price_of;
+use crate::quotas::tenant::{Amounts, Reservation};
+use crate::quotas::usage::Usage;
+use crate::routing::table::Route;
+use crate::wire::headers::line;
+use crate::wire::request_fields::RequestFields;
+use crate::wire::responses::{computes, writes_text};
+
+/// `x-ratelimit-*` of requests and of tokens: the limit, what remains, and when the bucket is full.
+pub type LimitHeaders = [Option<[String; 3]>; 2];
+/// What a request is charged by limit; a limit without an amount is charged what was reserved.
+pub type Used = [Option<i64>; 3];
+
+const KEEPS: Used = [None; 3];
+const LIMIT_HEADERS: [[&str; 3]; 2] = [
+    ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
+    ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
+];
+
+/// The beginning of the names of all of them.
+pub const LIMIT_PREFIX: &str = "x-ratelimit-";
+
+/// A request of a tenant, as far as its cost follows from it.
+#[derive(Clone, Debug)]
+pub struct Metered {
+    pub identity: Identity,
+    pub estimate: Estimate,
+    bound: UsageBound,
+    /// Its body is of any type, and was not read.
+    is_opaque: bool,
+    /// In the tenant's prices; None: it is free.
+    price: Option<usize>,
+}
+
+/// What a response costs its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bill {
+    pub charge: Charge,
+    /// As the head of the response has them.
+    pub prompt_tokens: Option<i64>,
+    used: Used,
+    /// As `used`, for a client that left before it had the response.
+    used_if_left: Used,
+}
+
+impl Metered {
+    /// `fields`: of the body as the client sent it; of none where that is opaque. `body`: as the server gets it.
+    pub fn new(
+        identity: Identity,
+        route: &Route,
+        path: &str,
+        fields: &RequestFields<'_>,
+        body: Arc<Vec<u8>>,
+        is_opaque: bool,
+    ) -> Self {
+        let tenant = &identity.tenant;
+        let (size, output) = (body.len(), tenant.output_tokens);
+        let estimate = estimate(fields, path, size, output, computes(path), writes_text(path));
+        let repeated = if TEXT_PATHS.contains(&path) { repeated_bytes(fields) } else { 0 };
+        let bound = UsageBound::new(body, fields, output_limit(fields, path), repeated, false);
+        let names = [route.name.as_str(), route.id.as_str()];
+        let best = price_of(&tenant.prices, &names);
+        let price = best.and_then(|best| tenant.prices.iter().position(|one| std::ptr::eq(one, best)));
+        Metered { identity, estimate, bound, is_opaque, price }
+    }
+
+    /// What a whole response of status 200 costs. `prompt_tokens`: as its head has them.
+    ///
+    /// # Errors
+    /// Python has to count: it may read the usage differently, or the request cannot have caused it.
+    pub fn bill(&self, prompt_tokens: Option<i64>, body: &[u8]) -> Result<Bill, &'static str> {
+        let mut meter = Meter::new(self.estimate, self.bound.clone(), 0, false, false);
+        (meter.sent, meter.answered) = (true, true);
+        meter.begin(&Beginning { prompt_tokens, ..Beginning::default() });
+        meter.add_body(body);
+        let is_plausible = meter.implausible().map_err(|_| "usage")?.is_none();
+        let (usage, estimated) = meter.usage().map_err(|_| "usage")?;
+        // How often a body that was not read is computed is not known, so its bytes alone bound its usage here.
+        if !is_plausible || (self.is_opaque && !self.bound.is_within(&usage, body.len() as i64)) {
+            return Err("usage");
+        }
+        let used = meter.used(false).map_err(|_| "usage")?;
+        let used_if_left = meter.used(true).map_err(|_| "usage")?;
+        let charge = Charge { usage, cost_nano: self.cost_nano(&usage), estimated };
+        Ok(Bill { charge, prompt_tokens, used, used_if_left })
+    }
+
+    /// Amounts of requests, input and output tokens that it reserves.
+    pub fn amounts(&self) -> Amounts {
+        [1, self.estimate.input_tokens, self.estimate.output_tokens]
+    }
+
+    pub fn tenant(&self) -> &Arc<Tenant> {
+        &self.identity.tenant
+    }
+
+    /// What the tokens cost that it reserves, in billionths of the currency.
+    pub fn expected_nano(&self) -> i64 {
+        let Estimate { input_tokens, output_tokens } = self.estimate;
+        self.cost_nano(&Usage { input_tokens, output_tokens, cached_tokens: 0 })
+    }
+
+    fn cost_nano(&self, usage: &Usage) -> i64 {
+        let price = self.price.and_then(|at| self.identity.tenant.prices.get(at));
+        price.map_or(0, |price| price.cost_nano(usage))
+    }
+}
+
+/// What a request took from its tenant's limits and budget, until one of its methods ends that. Dropped, it keeps what it
+/// reserved: what its server did is not known.
+#[derive(Debug)]
+pub struct Reserved {
+    lane: Arc<Lane>,
+    tenant: Arc<Tenant>,
+    payer: Payer,
+    reservation: Reservation,
+    expected_nano: i64,
+    pub headers: LimitHeaders,
+    has_ended: bool,
+}
+
+impl Reserved {
+    /// The request begins, within its budget and its limits.
+    ///
+    /// # Errors
+    /// Why Python decides: it refuses requests, and counts refusals.
+    pub fn take(lane: &Arc<Lane>, metered: &Metered, revision: &Arc<Revision>) -> Result<Reserved, &'static str> {
+        let (tenant, hour) = (metered.tenant().clone(), hour_of(unix_s()));
+        let (key, revision) = (metered.identity.key.clone(), revision.clone());
+        let payer = Payer { tenant: tenant.name.clone(), key, revision, hour };
+        if !locked(&lane.charges).has_room(&payer) {
+            return Err("charges");
+        }
+        let expected_nano = metered.expected_nano();
+        let period = locked(&lane.spending).begin(&tenant.name, i128::from(expected_nano), &tenant.budget, hour);
+        if !period.is_empty() {
+            return Err("budget");
+        }
+        let now_s = lane.now_s();
+        let mut quota = locked(&tenant.quota);
+        let reserved = quota.reserve(metered.amounts(), now_s);
+        let headers = quota.headers(now_s);
+        drop(quota);
+        let Ok(reservation) = reserved else {
+            locked(&lane.spending).expect(&tenant.name, -i128::from(expected_nano));
+            return Err("limit");
+        };
+        let lane = lane.clone();
+        Ok(Reserved { lane, tenant, payer, reservation, expected_nano, headers, has_ended: false })
+    }
+
+    pub fn tenant(&self) -> &str {
+        &self.tenant.name
+    }
+
+    /// Appends the header lines that show the tenant's limits.
+    pub fn write_headers(&self, out: &mut Vec<u8>) {
+        for (names, values) in LIMIT_HEADERS.iter().zip(&self.headers) {
+            for (name, value) in names.iter().zip(values.iter().flatten()) {
+                line(out, name, value.as_bytes());
+            }
+        }
+    }
+
+    /// The response was sent, or its client was gone before that: it is charged in both cases.
+    pub fn charge(mut self, bill: &Bill, has_left: bool) {
+        self.end(if has_left { bill.used_if_left } else { bill.used }, i128::from(bill.charge.cost_nano));
+        locked(&self.lane.charges).add(&self.payer, Some(&bill.charge));
+    }
+
+    /// The client left before the response began: what was generated is not known.
+    pub fn leave(mut self) {
+        self.end(KEEPS, 0);
+        locked(&self.lane.charges).add(&self.payer, None);
+    }
+
+    /// Python settles it, which expects its cost already.
+    pub fn hand(mut self) -> (Reservation, LimitHeaders) {
+        self.has_ended = true;
+        self.expect(0);
+        (self.reservation, std::mem::take(&mut self.headers))
+    }
+
+    fn end(&mut self, used: Used, cost_nano: i128) {
+        self.has_ended = true;
+        locked(&self.tenant.quota).settle(&mut self.reservation, used, self.lane.now_s());
+        self.expect(cost_nano);
+    }
+
+    /// Its cost is no longer the expected one, but this.
+    fn expect(&self, cost_nano: i128) {
+        let more = cost_nano - i128::from(self.expected_nano);
+        locked(&self.lane.spending).expect(&self.tenant.name, more);
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.end(KEEPS, 0);
+        }
+    }
+}
+
+/// Unix time.
+pub fn unix_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
