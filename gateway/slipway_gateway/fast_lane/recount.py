@@ -106,9 +106,7 @@ class _Sent(NamedTuple):
     fields: RequestFields
 
 
-def _compare_paid(
-    one: "_native.Recount", paid: "_native.Paid", table: TenantTable, request: _Sent
-) -> dict[str, bool]:
+def _compare_paid(one: "_native.Recount", paid: "_native.Paid", table: TenantTable, request: _Sent) -> dict[str, bool]:
     """Whether the tenant of a request, what it reserved and what it paid are the same here, by kind."""
     found = authenticate(request.headers, table, time.time())
     if found == AuthRefusal(AuthReason.EXPIRED):

@@ -99,10 +99,11 @@ class Admission:
         """Takes what requests of one tenant came to in the fast lane."""
         usage, now_s = Usage(*one.usage), self._clock()
         self._metrics.authenticated(Method.KEY, "ok", one.admitted)
-        recent = self._recent_of(one.tenant)
-        recent.used.add({REQUESTS: one.admitted, INPUT: usage.input_tokens, OUTPUT: usage.output_tokens}, now_s)
+        used = self._recent_of(one.tenant).used
+        used.add({REQUESTS: one.admitted}, now_s)
         if not one.requests:
             return
+        used.add({INPUT: usage.input_tokens, OUTPUT: usage.output_tokens}, now_s)
         self._metrics.tokens_used(one.tenant, one.model, usage)
         about = (one.tenant, one.key, one.model, one.revision, one.hour)
         self.ledger.gather(Charge(new_id(), *about, usage, one.cost_nano, one.estimated, one.requests))

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.periods import hour_of
+from slipway_gateway.ledger.store import Spent
 from slipway_gateway.quotas.policy import Budget, Policy
 from slipway_gateway.quotas.prices import Price, micro
 from slipway_gateway.quotas.shared import AnyQuota
@@ -194,8 +195,7 @@ async def test_of_many_requests_at_once_a_budget_takes_those_that_it_has_room_fo
 async def test_a_budget_counts_what_the_ledger_has_of_today() -> None:
     one = tenant(prices=(Price("*", request_nano=7),), budget=Budget(month_nano=7))
     async with running(one, whole) as (edge, _):
-        edge.ledger.spending.written({"team-a": 7}, edge.ledger.hour)
-        edge.ledger.spending._hour = hour_of(0)
+        edge.ledger.spending.read({"team-a": Spent(7, 7)}, hour_of(0))
         assert (await post(edge)).status == 200  # that was another month
         assert (await post(edge)).status == 429
 
@@ -517,7 +517,7 @@ async def test_requests_of_a_tenant_are_at_all_endpoints_though_others_fill_one_
                 group.create_task(send(key))
                 await until_async(lambda number=number: len(full.bodies) + len(free.bodies) == number)
             own = edge.balancer.in_flight.of_tenant("team-a")
-            assert own[full.url] >= 1 and own[free.url] >= 2 and sum(own.values()) == 4
+            assert own[full.url] >= 1 and own[free.url] >= 2 and own[full.url] + own[free.url] == 4
             goes_on.set()
         await until_async(lambda: not edge.balancer.in_flight.by_url)
         assert not edge.balancer.in_flight.of_tenant("team-a") and not edge.balancer.in_flight.of_tenant("team-b")
