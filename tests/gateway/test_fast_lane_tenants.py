@@ -31,7 +31,7 @@ from testkit.until import until_async
 from . import harness, tenants
 from .harness import Gateway, Upstream, drop, upstream
 from .sharing.limiters import gateways as share_of
-from .sharing.random_runs import ModelServer, Run, draw, play
+from .sharing.random_runs import ModelServer, draw, play
 from .sharing.test_overshoot import overshoot, overspent, summed
 from .test_fast_lane import ANSWER, PATH, answer, connect, counted, fast, post, read_response, reasons, seen_by, shown
 

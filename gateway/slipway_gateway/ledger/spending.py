@@ -75,7 +75,7 @@ class Spending:
             self._unwritten.pop(tenant, None)
 
     def begin(self, tenant: str, nano: int, budget: Budget, hour: int) -> str:
-        """Expects a cost, unless a budget is used up: then it returns the period, as `exhausted`, and changes nothing."""
+        """Expects a cost, unless a budget is used up: then it returns the period, and changes nothing."""
         if period := self.exhausted(tenant, budget, hour):
             return period
         self.expect(tenant, nano)

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 # With the time of a write this is what a gateway that is killed may lose: less than a second.
 _INTERVAL_S = 0.5
 _BACKOFF = Backoff(1.0, 10.0)  # while the database is away
-# Charges that wait while the database is away: some 40 MB, with a share for each tenant. Others are lost, and counted.
+# Charges and sums that wait while the database is away: some 40 MB, with a share for each tenant. Others are lost, and
+# counted.
 MAX_WAITING = 100_000
 _MAX_BATCH = 5000
 # How often the spending that other gateways wrote is read, and old rows are deleted.
@@ -140,12 +141,19 @@ class Ledger:
         self._waiting[charge.id], self._unwritten[charge.id] = charge, unwritten
 
     def gather(self, charge: Charge) -> None:
-        """Takes a sum of charges, whose costs are counted as unwritten already. It is added to those that do not wait yet:
-        so there are few however long the database is away, and none of them is lost.
+        """Takes a sum of charges, whose costs are counted as unwritten already.
+
+        It is added to those that do not wait yet, so there are few, however long the database is away. Beyond its
+        tenant's share it is lost, and counted.
         """
         about = (charge.hour, charge.tenant, charge.key, charge.model, charge.revision)
-        former = self._gathered.get(about)
-        self._gathered[about] = _sum(former, charge) if former else charge
+        if former := self._gathered.get(about):
+            self._gathered[about] = _sum(former, charge)
+        elif self._places.take(charge.tenant):
+            self.spending.expect(charge.tenant, -charge.cost_nano)
+            self._metrics.ledger_lost.inc(charge.requests)
+        else:
+            self._gathered[about] = charge
 
     async def run(self) -> None:
         while True:
@@ -207,12 +215,10 @@ class Ledger:
         """Sums that were gathered wait to be written, as what they are from now on, once no former ones do."""
         if self._sums:
             return
-        for about, charge in list(self._gathered.items()):
-            if self._places.take(charge.tenant):
-                continue  # its tenant has too many that wait
-            del self._gathered[about]
+        for charge in self._gathered.values():
             self._waiting[charge.id], self._unwritten[charge.id] = charge, charge.cost_nano
             self._sums.add(charge.id)
+        self._gathered.clear()
 
     def _batch(self) -> list[Charge]:
         ended = list(self._waiting.values())[:_MAX_BATCH]

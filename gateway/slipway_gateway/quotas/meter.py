@@ -26,8 +26,7 @@ _TAIL_BYTES, _READ_EVERY_BYTES = 2 * MAX_USAGE_BYTES, 64 << 10
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What the ledger keeps of one response, or the sum of several. Of charges with one `id` the largest counts: they are
-    the same."""
+    """What the ledger keeps of one response, or a sum of several. Of charges with one `id` the largest counts."""
 
     id: str
     tenant: str

@@ -5,10 +5,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::balancing::in_flight::Revision;
+use crate::limits::places::Places;
 use crate::quotas::usage::Usage;
 
 /// Sums that may wait for Python. A request that would need one more is Python's, so that nothing is lost.
-pub const MAX_SUMS: usize = 4096;
+pub const MAX_SUMS: u64 = 4096;
+/// Of them, what one tenant may have while it is alone.
+const PERCENTAGE: u64 = 50;
 
 /// Whose requests are added up. A tenant has no choice in any of it but which of its keys and models it uses.
 #[derive(Clone, Debug)]
@@ -36,8 +39,18 @@ pub struct Sums {
     pub estimated: u64,
 }
 
-#[derive(Debug, Default)]
-pub struct Charges(HashMap<Key, (Payer, Sums)>);
+#[derive(Debug)]
+pub struct Charges {
+    sums: HashMap<Key, (Payer, Sums)>,
+    /// Of sums, with a share for each tenant.
+    places: Places,
+}
+
+impl Default for Charges {
+    fn default() -> Self {
+        Charges { sums: HashMap::new(), places: Places::new(MAX_SUMS, PERCENTAGE, 0) }
+    }
+}
 
 /// One response with its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +68,23 @@ impl Payer {
 
 impl Charges {
     /// Whether a request of this payer can be added.
-    pub fn has_room(&self, payer: &Payer) -> bool {
-        self.0.len() < MAX_SUMS || self.0.contains_key(&payer.key())
+    pub fn has_room(&mut self, payer: &Payer) -> bool {
+        self.sums.contains_key(&payer.key()) || {
+            let has_room = self.places.take(&payer.tenant).is_ok();
+            if has_room {
+                self.places.leave(&payer.tenant);
+            }
+            has_room
+        }
     }
 
     /// Adds a request that ended. `charge`: None: it is charged nothing.
     pub fn add(&mut self, payer: &Payer, charge: Option<&Charge>) {
-        let (_, sums) = self.0.entry(payer.key()).or_insert_with(|| (payer.clone(), Sums::default()));
+        let Charges { sums, places } = self;
+        let (_, sums) = sums.entry(payer.key()).or_insert_with(|| {
+            let _ = places.take(&payer.tenant); // those that had room and are at servers may be a few more
+            (payer.clone(), Sums::default())
+        });
         sums.admitted += 1;
         let Some(charge) = charge else { return };
         let (total, usage) = (&mut sums.usage, &charge.usage);
@@ -75,7 +98,7 @@ impl Charges {
 
     /// All sums since the last call.
     pub fn take(&mut self) -> Vec<(Payer, Sums)> {
-        std::mem::take(&mut self.0).into_values().collect()
+        std::mem::take(self).sums.into_values().collect()
     }
 }
 
@@ -83,14 +106,14 @@ impl Charges {
 mod tests {
     use super::*;
 
-    fn payer(key: &str) -> Payer {
+    fn payer(tenant: &str, key: &str) -> Payer {
         let revision = Arc::new(Revision::new("ns/m", "m", "r"));
-        Payer { tenant: "t".into(), key: key.into(), revision, hour: 1 }
+        Payer { tenant: tenant.into(), key: key.into(), revision, hour: 1 }
     }
 
     #[test]
     fn requests_of_one_payer_are_one_sum() {
-        let (mut charges, one) = (Charges::default(), payer("k"));
+        let (mut charges, one) = (Charges::default(), payer("t", "k"));
         let usage = Usage { input_tokens: 3, output_tokens: 2, cached_tokens: 1 };
         for estimated in [true, false] {
             charges.add(&one, Some(&Charge { usage, cost_nano: 7, estimated }));
@@ -104,13 +127,17 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bound_a_further_payer_has_no_room() {
+    fn a_tenant_of_many_keys_leaves_room_to_others() {
         let mut charges = Charges::default();
-        let first = payer("first");
-        charges.add(&first, None);
-        for n in 1..MAX_SUMS {
-            charges.add(&payer(&n.to_string()), None);
+        let first = payer("t", "first");
+        let mut used = 0;
+        while charges.has_room(&payer("t", &used.to_string())) {
+            charges.add(&payer("t", &used.to_string()), None);
+            used += 1;
         }
-        assert!(charges.has_room(&first) && !charges.has_room(&payer("other")));
+        assert_eq!(used, MAX_SUMS / 2);
+        assert!(!charges.has_room(&first) && charges.has_room(&payer("other", "first")));
+        charges.take();
+        assert!(charges.has_room(&first));
     }
 }

@@ -1,4 +1,6 @@
-"""A gateway in a process of its own, to be killed: `python -m tests.gateway.ledger.served LEDGER_URL UPSTREAM KEY PLANE`.
+"""A gateway in a process of its own, to be killed.
+
+    python -m tests.gateway.ledger.served LEDGER_URL UPSTREAM KEY PLANE
 
 `PLANE`: as `--plane` of the gateway.
 """

@@ -138,7 +138,7 @@ async def test_sums_of_the_fast_lane_are_written_once_and_costs_move_with_them()
 async def test_sums_that_come_while_the_database_is_away_are_few_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("slipway_gateway.ledger.writer.MAX_WAITING", 4)
+    monkeypatch.setattr("slipway_gateway.ledger.writer.MAX_WAITING", 12)
 
     def away(charges: object) -> dict[str, int]:
         raise OperationalError("", {}, OSError("away"))
@@ -157,6 +157,21 @@ async def test_sums_that_come_while_the_database_is_away_are_few_and_none_is_los
             ("team-a", "team-b", "team-c"), 200
         )
         assert value(one, "ledger_lost_total") == 0
+
+
+async def test_a_tenant_with_sums_of_many_keys_has_its_share_of_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slipway_gateway.ledger.writer.MAX_WAITING", 6)
+    async with ledger() as one:
+        for number in range(5):
+            one.spending.expect("team-a", 8 * 10**9)
+            one.gather(a_sum(str(number), 1, key=f"k{number}"))
+        assert (value(one, "ledger_waiting"), value(one, "ledger_lost_total")) == (3, 2)
+        assert one.spending.of("team-a", 494_000).day_nano == 24 * 10**9
+        one.gather(a_sum("other", 1, "team-b"))
+        assert sum(row["requests"] for row in await rows(one)) == 4
+        assert one._places.used == 0
 
 
 @pytest.mark.integration
