@@ -55,7 +55,7 @@ def join_lane(
 
 
 def _tenants_of(authenticator: Authenticator, admission: Admission) -> Tenants | None:
-    """By whom requests are authenticated now; None: that is not known."""
+    """The tenants by which requests are authenticated now; None: they are not known."""
     if authenticator.needs_none:
         return Tenants(None, admission.share)
     table = authenticator.known.current

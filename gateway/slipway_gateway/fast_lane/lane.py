@@ -47,7 +47,7 @@ _NEVER_PLAIN = frozenset({"/v1/responses"})
 
 
 class Tenants(NamedTuple):
-    """By whom requests are authenticated, and this gateway's share of limits and budgets.
+    """The tenants by which requests are authenticated, and this gateway's share of limits and budgets.
 
     `table` None: no request has an identity.
     """
@@ -72,7 +72,7 @@ class Charging(Protocol):
 class FastLane:
     """Made before the first table and the first connection.
 
-    `tenants`: by whom requests are authenticated now, None while that is not known; it is looked at when
+    `tenants`: by which requests are authenticated now, None while they are not known; it is looked at when
     `tenants_changed`, and from time to time.
     `trace_share`: of requests, which have spans and so are Python's; None: there are no spans.
     """

@@ -69,7 +69,7 @@ class Ledger:
         self._read_s = self._trimmed_s = self._forgot_s = float("-inf")
         self.spending: Spending | SharedSpending = Spending()
         self._id = ""
-        # Of the fast lane: sums by whom they charge, and the ids of those that wait.
+        # Of the fast lane: sums by tenant, key, model, revision and hour, and the ids of those that wait.
         self._gathered: dict[tuple[int, str, str, str, str], Charge] = {}
         self._sums: set[str] = set()
         self._take_sums: Callable[[], None] = lambda: None

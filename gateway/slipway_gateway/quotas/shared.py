@@ -79,7 +79,7 @@ class SharedQuotas:
 
     def __init__(self, native: "_native.Quotas") -> None:
         self._native = native
-        self._of: dict[str, SharedTenantQuota] = {}  # what Python has asked for
+        self._of: dict[str, SharedTenantQuota] = {}  # that Python has used
 
     def of(self, tenant: str, limits: Limits, now_s: float) -> SharedTenantQuota:
         found = self._of.get(tenant)
