@@ -105,6 +105,15 @@ class News:
 
     @property
     def recounts(self) -> list[Recount]: ...
+    @property
+    def calls(self) -> list[Call]: ...
+    @property
+    def settlements(self) -> list[Settlement]: ...
+
+Call = tuple[int, str, str, list[int]]
+"""A request that is to be counted with other gateways: ticket, tenant, id, and amounts."""
+Settlement = tuple[str, str, list[int | None]]
+"""The end of a request that was counted so: tenant, id, and what it used of each limit, where that is known."""
 
 @final
 class Handed:
@@ -214,8 +223,8 @@ class Spending:
 class LaneTenant:
     """A tenant for `Lane.identify_by`. `reason`: why its requests are Python's; empty: they are not.
 
-    `prices`: name of the model, input, output, cached input, request. `budget`, `limits`: this gateway's part. `keys`:
-    id, hash, and the Unix time at which it expires. Raises ValueError: a reason that metrics do not have.
+    `prices`: name of the model, input, output, cached input, request. `budget`, `limits`: this gateway's part.
+    `shared_limits`: of all gateways, where these count together. `keys`: id, hash, and the Unix time at which it expires. Raises ValueError: a reason that metrics do not have.
     """
 
     def __init__(
@@ -230,6 +239,7 @@ class LaneTenant:
         budget: Budget,
         output_tokens: int,
         limits: Limits,
+        shared_limits: Limits | None,
         reason: str,
         keys: Sequence[tuple[str, str, float | None]],
     ) -> None: ...
@@ -364,6 +374,10 @@ class Lane:
     def answered(self, client: str, path: str, body: bytes) -> bool: ...
     def count_python(self, url: str, count: int) -> None:
         """Python has so many requests in flight at an endpoint."""
+
+    def answer(self, answers: Sequence[tuple[int, Sequence[float] | None]]) -> list[int]:
+        """Answers calls, by ticket: seconds until each bucket is full; None: it was not taken. Returns the tickets of
+        those that no longer wait."""
 
     def count_python_of(self, url: str, tenant: str, count: int) -> None:
         """Python has so many requests of a tenant in flight at an endpoint."""
@@ -610,9 +624,9 @@ class Begun:
     def take_place(self) -> bool:
         """Whether it has a place among the requests in flight, which is the caller's from here on."""
 
-    def take_reservation(self, tenant: str) -> tuple[Reservation, LimitHeaders] | None:
+    def take_reservation(self, tenant: str) -> tuple[Reservation | None, LimitHeaders] | None:
         """What it took from the limits of this tenant, which the caller settles; None: nothing. Its expected cost is no
-        longer counted."""
+        longer counted. Without a reservation it was counted with other gateways, by its id."""
 
     def counted(self) -> None:
         """It no longer counts as in flight in this lane."""

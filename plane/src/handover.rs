@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::balancing::in_flight::Flight;
 use crate::limits::places::{Places, Refusal};
 use crate::serving::admission::Reserved;
+use crate::sharing::counters::{Call, Settlement};
 use crate::telemetry::access_log::{LogEntry, Recount};
 
 /// Connections that may wait for Python with their first bytes.
@@ -128,6 +129,9 @@ pub struct News {
     pub unlogged: u64,
     /// Requests that Python counts again.
     pub recounts: Vec<Recount>,
+    /// Requests that Python counts with other gateways, and those that ended of them.
+    pub calls: Vec<Call>,
+    pub settlements: Vec<Settlement>,
 }
 
 /// The side of the queue that both threads hold.

@@ -21,6 +21,7 @@ use crate::limits::places::Places;
 use crate::quotas::registry::Quotas;
 use crate::routing::router::Backend;
 use crate::routing::table::{Named, Route, Served, Table};
+use crate::sharing::counters::Waiting;
 use crate::telemetry::metrics::HandOvers;
 use crate::upstream::pool::EndpointPool;
 use crate::upstream::tenant_proof::{SigningKey, TenantSigner};
@@ -107,6 +108,8 @@ pub struct Lane {
     pub spending: Arc<Mutex<Spending>>,
     /// Of requests that ended here.
     pub charges: Mutex<Charges>,
+    /// Calls to the counters that gateways share.
+    pub waiting: Waiting,
     /// None: no request has an identity.
     tenants: Mutex<Option<Arc<TenantTable>>>,
     /// Bytes of requests and responses in this lane, by owner.
@@ -145,6 +148,7 @@ impl Lane {
             quotas: shared.quotas,
             spending: shared.spending,
             charges: Mutex::default(),
+            waiting: Waiting::default(),
             tenants: Mutex::default(),
             bytes: Mutex::new(Places::new(max_bytes, percentage, 0)),
             suspects: Mutex::default(),

@@ -22,6 +22,7 @@ pub mod listener;
 pub mod quotas;
 pub mod routing;
 pub mod serving;
+pub mod sharing;
 pub mod telemetry;
 pub mod upstream;
 pub mod wire;

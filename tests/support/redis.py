@@ -135,7 +135,7 @@ def cluster_node() -> Iterator[RedisServer]:
 
 
 def _port_below_bus() -> int:
-    """A free port whose cluster bus has a reserved port: 10,000 above a reserved one the kernel gives to any process."""
+    """A free port whose cluster bus has a reserved port: 10,000 above a reserved one the kernel gives to others."""
     while not is_free(port := reserve_port() - CLUSTER_BUS_OFFSET):
         pass
     return port

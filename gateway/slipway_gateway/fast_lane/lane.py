@@ -6,7 +6,7 @@ every request they share: sessions of the judge, places in flight, and the load 
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiohttp.http import SERVER_SOFTWARE
@@ -24,6 +24,8 @@ from ..quotas.shared import SharedQuotas
 from ..quotas.tenant import Limits, Share
 from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
+from ..sharing.counters import SharedCounters
+from ..sharing.lane_calls import LaneCalls
 from ..telemetry.metrics import TIME_BUCKETS, TTFT_BUCKETS, GatewayMetrics
 from ..wire.inference import ROUTED_PATHS
 from .recount import Recounter
@@ -64,6 +66,10 @@ class Charging(Protocol):
 
     def why_shared(self, policy: Policy) -> str:
         """Why requests of a tenant with this policy are Python's; empty when they are not."""
+
+    @property
+    def counters(self) -> SharedCounters | None:
+        """Where limits are counted with other gateways; None: they are not."""
 
     def gather(self, one: "_native.TenantCharge") -> None:
         """Takes what requests of one tenant came to."""
@@ -128,6 +134,8 @@ class FastLane:
             percentage=settings.max_client_percentage,
             now_s=clock(),
         )
+        self._calls = LaneCalls(charging.counters, self.native.answer)
+        self.settle = self._calls.settle
         self._is_doubted = False  # a recount differed: what the judge gets has to be Python's
         self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
         self.recount = self.recounter.look
@@ -200,13 +208,24 @@ class FastLane:
             return
         listed, pepper = None, b""
         if (table := tenants.table) is not None:
-            pepper, compiled = table.pepper, compile_tenants(table, self._charging.part, self._charging.why_shared)
+            charging, pepper = self._charging, table.pepper
+            together = charging.counters is not None
+            compiled = compile_tenants(table, charging.part, charging.why_shared, together=together)
             listed = [NATIVE.LaneTenant(**fields) for fields in compiled]
         self.native.identify_by(listed, pepper, self._identified)
 
     def _table_of(self, publication: int) -> TenantTable | None:
         """The tenants of a publication; None: others are published by now."""
         return self._tenants.table if self._tenants and publication == self._identified else None
+
+    def call(self, calls: Sequence["_native.Call"]) -> None:
+        """Has requests counted with other gateways."""
+        self._calls.take(calls, self._limits_of)
+
+    def _limits_of(self, name: str) -> Limits | None:
+        table = self._tenants.table if self._tenants else None
+        tenant = table.tenants.get(name) if table else None
+        return tenant.policy.limits if tenant else None
 
     def _doubt(self) -> None:
         self._is_doubted = True

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,6 +53,12 @@ class Lane(Protocol):
 
     def recount(self, one: "_native.Recount") -> None:
         """Counts one of its requests again."""
+
+    def call(self, calls: Sequence["_native.Call"]) -> None:
+        """Has requests counted with other gateways."""
+
+    def settle(self, settlements: Sequence["_native.Settlement"]) -> None:
+        """Requests ended that were counted so."""
 
 
 class PlaneEnded(Exception):
@@ -173,6 +179,9 @@ class PlanePort:
             self._metrics.access_log_dropped("total", news.unlogged)
         for one in news.recounts:
             self._lane.recount(one)
+        # What ended gives back what others may take.
+        self._lane.settle(news.settlements)
+        self._lane.call(news.calls)
 
     def _take_news(self) -> None:
         assert self._listener is not None

@@ -8,7 +8,7 @@ from .tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, LimitReached, Limits, 
 if TYPE_CHECKING:
     from slipway_plane import _native
 
-_BUCKETS = (REQUESTS, INPUT, OUTPUT)  # in the order of the data plane
+BUCKETS = (REQUESTS, INPUT, OUTPUT)  # in the order of the data plane
 _HEADERS = tuple(
     tuple(f"x-ratelimit-{kind}-{what}" for kind in ("limit", "remaining", "reset")) for what in ("requests", "tokens")
 )
@@ -48,11 +48,11 @@ class SharedTenantQuota:
         self.native.arrived()
 
     def reserve(self, amounts: Mapping[str, int], now_s: float) -> "_native.Reservation | LimitReached":
-        reservation, reached = self.native.reserve([amounts.get(name, 0) for name in _BUCKETS], now_s)
+        reservation, reached = self.native.reserve([amounts.get(name, 0) for name in BUCKETS], now_s)
         return reservation or _reached(reached) or LimitReached(CONCURRENCY, 0.0)
 
     def settle(self, reservation: "_native.Reservation", used: Mapping[str, int], now_s: float) -> None:
-        self.native.settle(reservation, [used.get(name) for name in _BUCKETS], now_s)
+        self.native.settle(reservation, [used.get(name) for name in BUCKETS], now_s)
 
     def enter(self) -> None:
         self.native.enter()

@@ -22,7 +22,7 @@ from ..quotas.registry import Quotas
 from ..quotas.shared import SharedQuotas
 from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits, Share
 from ..quotas.usage import RESPONSES, Usage
-from ..sharing.counters import CountersAway, SharedBudgets
+from ..sharing.counters import CountersAway, SharedBudgets, SharedCounters
 from ..sharing.limiter import Limiter, LimitRefusal, Taken
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
@@ -87,9 +87,13 @@ class Admission:
         return self._limiter.share
 
     def why_shared(self, policy: Policy) -> str:
-        """Why requests of a tenant with this policy are not the fast lane's: they are counted with other gateways."""
-        counts_limits = self._limiter.is_shared and policy.limits.any
-        return "shared" if counts_limits or (self._budgets is not None and policy.budget.any) else ""
+        """Why requests of a tenant with this policy are not the fast lane's: other gateways spend of its budget too."""
+        return "shared" if self._budgets is not None and policy.budget.any else ""
+
+    @property
+    def counters(self) -> SharedCounters | None:
+        """Where limits are counted with other gateways; None: they are not."""
+        return self._limiter.counters
 
     def part(self, policy: Policy) -> tuple[Limits, Budget]:
         """This gateway's part of limits and budget now."""

@@ -69,18 +69,26 @@ class Limiter:
         return self._gateways.share
 
     @property
-    def is_shared(self) -> bool:
-        """Whether limits are counted with other gateways."""
-        return self._counters is not None
+    def counters(self) -> SharedCounters | None:
+        """Where limits are counted with other gateways; None: they are not."""
+        return self._counters
 
     def part(self, limits: Limits) -> Limits:
         """This gateway's part of limits that it does not count with others."""
         return limits if self.share.parts <= 1 else limits.part(self.share)
 
     def adopt(
-        self, tenant: str, id_: str, limits: Limits, reservation: "_native.Reservation", shown: "_native.LimitHeaders"
+        self,
+        tenant: str,
+        id_: str,
+        limits: Limits,
+        reservation: "_native.Reservation | None",
+        shown: "_native.LimitHeaders",
     ) -> Taken:
-        """A request that the fast lane has admitted. `shown`: the limits as they were then."""
+        """A request that the fast lane has admitted, by shared counters where there is no reservation.
+
+        `shown`: the limits as they were then.
+        """
         quota = self._quota(tenant, limits, self._clock())
         return Taken(tenant, id_, quota, headers_of(shown), reservation)
 

@@ -18,8 +18,9 @@ use crate::identity::tenants::TenantTable;
 use crate::judging::samples::GenerationSamples;
 use crate::judging::units::{self, SessionMemory};
 use crate::lane::{self, Compiled, InBoth, Settings};
+use crate::quotas::tenant::LimitHeaders;
 use crate::quotas::usage::Usage;
-use crate::serving::admission::{LimitHeaders, Reserved};
+use crate::serving::admission::Reserved;
 use crate::telemetry::access_log;
 use crate::telemetry::metrics::Times;
 use crate::upstream::tenant_proof::SigningKey;
@@ -251,6 +252,11 @@ impl Lane {
 
     fn count_python(&self, url: &str, count: i64) {
         self.0.count_python(url, count);
+    }
+
+    /// `answers`: by ticket; returns the tickets of those that no longer wait.
+    fn answer(&self, answers: Vec<(u64, Option<Vec<f64>>)>) -> Vec<u64> {
+        self.0.waiting.answer(answers)
     }
 
     fn count_python_of(&self, url: &str, tenant: &str, count: i64) {
@@ -635,12 +641,12 @@ impl Begun {
     }
 
     /// What it took from the limits of this tenant, with the headers that show them; None: it took nothing of it.
-    /// Python settles it, and expects its cost already.
-    fn take_reservation(&self, tenant: &str) -> Option<(Reservation, LimitHeaders)> {
+    /// Python settles it, and expects its cost already. Without a reservation of this process the gateways count together.
+    fn take_reservation(&self, tenant: &str) -> Option<(Option<Reservation>, LimitHeaders)> {
         let is_its = |one: &Reserved| one.tenant() == tenant;
         let reserved = self.with(|one| one.reserved.take_if(|reserved| is_its(reserved)))?;
         let (reservation, headers) = reserved.hand();
-        Some((Reservation(reservation), headers))
+        Some((reservation.map(Reservation), headers))
     }
 
     /// Python counts it from here on.

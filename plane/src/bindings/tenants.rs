@@ -180,6 +180,7 @@ pub struct LaneTenant {
     budget: BudgetTuple,
     output_tokens: i64,
     limits: LimitsTuple,
+    shared_limits: Option<LimitsTuple>,
     reason: &'static str,
     keys: Vec<KeyTuple>,
 }
@@ -188,7 +189,7 @@ pub struct LaneTenant {
 impl LaneTenant {
     #[new]
     #[pyo3(signature = (
-        *, name, models, is_disabled, weight, priority_limit, prices, budget, output_tokens, limits, reason, keys
+        *, name, models, is_disabled, weight, priority_limit, prices, budget, output_tokens, limits, shared_limits, reason, keys
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -201,6 +202,7 @@ impl LaneTenant {
         budget: BudgetTuple,
         output_tokens: i64,
         limits: LimitsTuple,
+        shared_limits: Option<LimitsTuple>,
         reason: &str,
         keys: Vec<KeyTuple>,
     ) -> PyResult<Self> {
@@ -215,6 +217,7 @@ impl LaneTenant {
             budget,
             output_tokens,
             limits,
+            shared_limits,
             reason,
             keys,
         })
@@ -237,6 +240,7 @@ impl LaneTenant {
             budget: budget_of(self.budget),
             output_tokens: self.output_tokens,
             quota: locked(quotas).of(&self.name, &limits_of(self.limits), now_s),
+            shared_limits: self.shared_limits.map(limits_of),
             reason: self.reason,
         });
         let key = |(id, hash, expires_s): &KeyTuple| TenantKey {

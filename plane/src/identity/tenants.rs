@@ -7,6 +7,7 @@ use super::api_keys::{credentials, key_id, Credentials, KeyHash, Pepper};
 use crate::ledger::spending::Budget;
 use crate::quotas::prices::Price;
 use crate::quotas::registry::SharedQuota;
+use crate::quotas::tenant::Limits;
 use crate::wire::headers::Headers;
 
 const EVERY_MODEL: &str = "*";
@@ -30,6 +31,8 @@ pub struct Tenant {
     /// That a request without a limit of its own reserves.
     pub output_tokens: i64,
     pub quota: SharedQuota,
+    /// The limits of all gateways together, where these count them together.
+    pub shared_limits: Option<Limits>,
     /// Why its requests are Python's; empty: they are not.
     pub reason: &'static str,
 }

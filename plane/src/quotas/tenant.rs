@@ -43,6 +43,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The limits that have a rate, with it.
+    pub fn rates(&self) -> Vec<(Limit, Rate)> {
+        BUCKETS.into_iter().filter_map(|limit| Some((limit, self.rate(limit)?))).collect()
+    }
+
     fn rate(&self, limit: Limit) -> Option<Rate> {
         let per_minute = *self.per_minute.get(limit as usize)?;
         let burst = (per_minute as f64 * self.burst_s / MINUTE_S / self.parts as f64) as i64;
@@ -173,26 +178,33 @@ impl TenantQuota {
 
     /// The `x-ratelimit-*` headers as OpenAI's clients know them. Of input and output tokens they show the scarcer
     /// limit. Of `requests` and of `tokens` each: the limit, what remains, and when the bucket is full.
-    pub fn headers(&self, now_s: f64) -> [Option<[String; 3]>; 2] {
-        let mut shown = [None, None];
-        let mut scarcest = f64::INFINITY;
-        for (name, bucket) in &self.buckets {
-            let (rate, full_in_s) = (&bucket.rate, bucket.full_in_s(now_s));
-            let remaining = (rate.burst as f64 - full_in_s / rate.interval_s + 1e-6) as i64;
-            let remaining = remaining.max(0); // more is owed than a bucket
-            let of = match name {
-                Limit::Requests => 0,
-                _ if remaining as f64 / (rate.limit as f64) < scarcest => {
-                    scarcest = remaining as f64 / rate.limit as f64;
-                    1
-                }
-                _ => continue,
-            };
-            let [limit, rest] = [rate.limit, remaining.min(rate.limit)].map(|number| number.to_string());
-            shown[of] = Some([limit, rest, duration(full_in_s)]);
-        }
-        shown
+    pub fn headers(&self, now_s: f64) -> LimitHeaders {
+        headers(self.buckets.iter().map(|(limit, bucket)| (*limit, bucket.rate, bucket.full_in_s(now_s))))
     }
+}
+
+/// `x-ratelimit-*` of requests and of tokens: the limit, what remains, and when the bucket is full.
+pub type LimitHeaders = [Option<[String; 3]>; 2];
+
+/// As `TenantQuota::headers`, of limits with their rates and the seconds until each bucket is full.
+pub fn headers(buckets: impl Iterator<Item = (Limit, Rate, f64)>) -> LimitHeaders {
+    let mut shown = [None, None];
+    let mut scarcest = f64::INFINITY;
+    for (name, rate, full_in_s) in buckets {
+        let remaining = (rate.burst as f64 - full_in_s / rate.interval_s + 1e-6) as i64;
+        let remaining = remaining.max(0); // more is owed than a bucket
+        let of = match name {
+            Limit::Requests => 0,
+            _ if remaining as f64 / (rate.limit as f64) < scarcest => {
+                scarcest = remaining as f64 / rate.limit as f64;
+                1
+            }
+            _ => continue,
+        };
+        let [limit, rest] = [rate.limit, remaining.min(rate.limit)].map(|number| number.to_string());
+        shown[of] = Some([limit, rest, duration(full_in_s)]);
+    }
+    shown
 }
 
 /// A duration in the format of OpenAI's headers: `12ms`, `1.5s`, `6m0s`, `1h0m0s`.

@@ -59,6 +59,14 @@ pub struct Table {
     pub routes: Vec<Arc<Route>>,
 }
 
+impl Table {
+    /// Whether a route is one of this table.
+    pub fn has(&self, route: &Arc<Route>) -> bool {
+        let named = self.names.get(&route.name);
+        matches!(named, Some(Named::Plain(known)) if Arc::ptr_eq(known, route))
+    }
+}
+
 /// Where a request goes.
 #[derive(Clone, Debug)]
 pub struct Choice {

@@ -1,10 +1,12 @@
 //! Takes a request into the limits and the budget of its tenant, and charges it when it ends, however it ends.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::time::timeout_at;
 
 use crate::balancing::in_flight::Revision;
-use crate::handover::locked;
+use crate::handover::{locked, HandOver};
 use crate::identity::tenants::{Identity, Tenant};
 use crate::lane::Lane;
 use crate::ledger::charges::{Charge, Payer};
@@ -13,19 +15,19 @@ use crate::quotas::bounds::UsageBound;
 use crate::quotas::estimate::{estimate, output_limit, repeated_bytes, Estimate, TEXT_PATHS};
 use crate::quotas::meter::{Beginning, Meter};
 use crate::quotas::prices::price_of;
-use crate::quotas::tenant::{Amounts, Reservation};
+use crate::quotas::tenant::{headers, Amounts, LimitHeaders, Reservation};
 use crate::quotas::usage::Usage;
 use crate::routing::table::Route;
+use crate::sharing::counters::{Call, Settlement};
 use crate::wire::headers::line;
 use crate::wire::request_fields::RequestFields;
 use crate::wire::responses::{computes, writes_text};
 
-/// `x-ratelimit-*` of requests and of tokens: the limit, what remains, and when the bucket is full.
-pub type LimitHeaders = [Option<[String; 3]>; 2];
 /// What a request is charged by limit; a limit without an amount is charged what was reserved.
 pub type Used = [Option<i64>; 3];
 
 const KEEPS: Used = [None; 3];
+const NOTHING: Used = [Some(0); 3];
 const LIMIT_HEADERS: [[&str; 3]; 2] = [
     ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
     ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
@@ -126,45 +128,78 @@ impl Metered {
 pub struct Reserved {
     lane: Arc<Lane>,
     tenant: Arc<Tenant>,
-    payer: Payer,
-    reservation: Reservation,
+    key: Arc<str>,
+    hour: i64,
+    /// None: it has ended, or Python settles it.
+    taken: Option<Taken>,
     expected_nano: i64,
     pub headers: LimitHeaders,
-    has_ended: bool,
 }
 
+/// From what a request took.
+#[derive(Debug)]
+enum Taken {
+    /// The buckets of this process.
+    Here(Reservation),
+    /// Those of all gateways together, by this id of the request.
+    Shared(String, Arc<HandOver>),
+}
+
+/// What Python gets of a reservation: none of this process, where gateways count together.
+pub type HandedReservation = (Option<Reservation>, LimitHeaders);
+
 impl Reserved {
-    /// The request begins, within its budget and its limits.
+    /// The request begins, within its budget and its limits. `id`: of the request. `handover`: by which Python counts it
+    /// with other gateways, where these count together; it answers until `deadline`.
     ///
     /// # Errors
     /// Why Python decides: it refuses requests, and counts refusals.
-    pub fn take(lane: &Arc<Lane>, metered: &Metered, revision: &Arc<Revision>) -> Result<Reserved, &'static str> {
-        let (tenant, hour) = (metered.tenant().clone(), hour_of(unix_s()));
-        let (key, revision) = (metered.identity.key.clone(), revision.clone());
-        let payer = Payer { tenant: tenant.name.clone(), key, revision, hour };
-        if !locked(&lane.charges).has_room(&payer) {
-            return Err("charges");
+    pub async fn take(
+        lane: &Arc<Lane>,
+        metered: &Metered,
+        id: &str,
+        handover: &Arc<HandOver>,
+        deadline: Instant,
+    ) -> Result<Reserved, &'static str> {
+        let mut reserved = Reserved::open(lane, metered)?;
+        let tenant = metered.tenant();
+        match &tenant.shared_limits {
+            None => {
+                let now_s = lane.now_s();
+                let mut quota = locked(&tenant.quota);
+                let reservation = quota.reserve(metered.amounts(), now_s).map_err(|_| "limit")?;
+                (reserved.taken, reserved.headers) = (Some(Taken::Here(reservation)), quota.headers(now_s));
+            }
+            Some(limits) => {
+                let full_s = call(lane, metered, id, handover, deadline).await?;
+                locked(&tenant.quota).running += 1;
+                reserved.taken = Some(Taken::Shared(id.to_owned(), handover.clone()));
+                let rates = limits.rates().into_iter().zip(full_s);
+                reserved.headers = headers(rates.map(|((limit, rate), full_s)| (limit, rate, full_s)));
+            }
         }
+        Ok(reserved)
+    }
+
+    /// Its expected cost counts against the budget.
+    fn open(lane: &Arc<Lane>, metered: &Metered) -> Result<Reserved, &'static str> {
+        let (tenant, hour) = (metered.tenant().clone(), hour_of(unix_s()));
         let expected_nano = metered.expected_nano();
         let period = locked(&lane.spending).begin(&tenant.name, i128::from(expected_nano), &tenant.budget, hour);
         if !period.is_empty() {
             return Err("budget");
         }
-        let now_s = lane.now_s();
-        let mut quota = locked(&tenant.quota);
-        let reserved = quota.reserve(metered.amounts(), now_s);
-        let headers = quota.headers(now_s);
-        drop(quota);
-        let Ok(reservation) = reserved else {
-            locked(&lane.spending).expect(&tenant.name, -i128::from(expected_nano));
-            return Err("limit");
-        };
-        let lane = lane.clone();
-        Ok(Reserved { lane, tenant, payer, reservation, expected_nano, headers, has_ended: false })
+        let (lane, key, headers) = (lane.clone(), metered.identity.key.clone(), LimitHeaders::default());
+        Ok(Reserved { lane, tenant, key, hour, taken: None, expected_nano, headers })
     }
 
     pub fn tenant(&self) -> &str {
         &self.tenant.name
+    }
+
+    /// Whether a charge for a response of this revision has room among those that wait for Python.
+    pub fn has_room(&self, revision: &Arc<Revision>) -> bool {
+        locked(&self.lane.charges).has_room(&self.payer(revision))
     }
 
     /// Appends the header lines that show the tenant's limits.
@@ -177,42 +212,88 @@ impl Reserved {
     }
 
     /// The response was sent, or its client was gone before that: it is charged in both cases.
-    pub fn charge(mut self, bill: &Bill, has_left: bool) {
+    pub fn charge(mut self, revision: &Arc<Revision>, bill: &Bill, has_left: bool) {
         self.end(if has_left { bill.used_if_left } else { bill.used }, i128::from(bill.charge.cost_nano));
-        locked(&self.lane.charges).add(&self.payer, Some(&bill.charge));
+        locked(&self.lane.charges).add(&self.payer(revision), Some(&bill.charge));
     }
 
     /// The client left before the response began: what was generated is not known.
-    pub fn leave(mut self) {
+    pub fn leave(mut self, revision: &Arc<Revision>) {
         self.end(KEEPS, 0);
-        locked(&self.lane.charges).add(&self.payer, None);
+        locked(&self.lane.charges).add(&self.payer(revision), None);
+    }
+
+    /// The request was not sent.
+    pub fn release(mut self) {
+        self.end(NOTHING, 0);
     }
 
     /// Python settles it, which expects its cost already.
-    pub fn hand(mut self) -> (Reservation, LimitHeaders) {
-        self.has_ended = true;
-        self.expect(0);
-        (self.reservation, std::mem::take(&mut self.headers))
+    pub fn hand(mut self) -> HandedReservation {
+        let taken = self.taken.take();
+        let shown = std::mem::take(&mut self.headers);
+        match taken {
+            Some(Taken::Here(reservation)) => (Some(reservation), shown),
+            _ => (None, shown),
+        }
+    }
+
+    fn payer(&self, revision: &Arc<Revision>) -> Payer {
+        let (tenant, key, revision) = (self.tenant.name.clone(), self.key.clone(), revision.clone());
+        Payer { tenant, key, revision, hour: self.hour }
     }
 
     fn end(&mut self, used: Used, cost_nano: i128) {
-        self.has_ended = true;
-        locked(&self.tenant.quota).settle(&mut self.reservation, used, self.lane.now_s());
-        self.expect(cost_nano);
-    }
-
-    /// Its cost is no longer the expected one, but this.
-    fn expect(&self, cost_nano: i128) {
-        let more = cost_nano - i128::from(self.expected_nano);
-        locked(&self.lane.spending).expect(&self.tenant.name, more);
+        match self.taken.take() {
+            Some(Taken::Here(mut reservation)) => {
+                locked(&self.tenant.quota).settle(&mut reservation, used, self.lane.now_s());
+            }
+            Some(Taken::Shared(id, handover)) => {
+                locked(&self.tenant.quota).running -= 1;
+                let tenant = self.tenant.name.to_string();
+                handover.count(|news| news.settlements.push(Settlement { tenant, id, used }));
+            }
+            None => {}
+        }
+        // Its cost is no longer the expected one, but this.
+        locked(&self.lane.spending).expect(&self.tenant.name, cost_nano - i128::from(self.expected_nano));
+        self.expected_nano = 0;
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.end(KEEPS, 0);
-        }
+        self.end(KEEPS, 0);
+    }
+}
+
+/// Has Python count a request with other gateways; returns the seconds until each bucket is full.
+async fn call(
+    lane: &Arc<Lane>,
+    metered: &Metered,
+    id: &str,
+    handover: &Arc<HandOver>,
+    deadline: Instant,
+) -> Result<Vec<f64>, &'static str> {
+    let (ticket, answer) = lane.waiting.ticket();
+    let waits = Waits(lane, ticket);
+    let (tenant, id) = (metered.tenant().name.to_string(), id.to_owned());
+    handover.count(|news| news.calls.push(Call { ticket, tenant, id, amounts: metered.amounts() }));
+    let answer = timeout_at(deadline.into(), answer).await;
+    drop(waits);
+    match answer {
+        Ok(Ok(Some(full_s))) => Ok(full_s),
+        Ok(_) => Err("limit"),
+        Err(_) => Err("shared"),
+    }
+}
+
+/// Forgets a ticket when nothing waits for its answer any more: then Python gives back what was counted.
+struct Waits<'a>(&'a Lane, u64);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.forget(self.1);
     }
 }
 

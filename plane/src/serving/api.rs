@@ -106,10 +106,11 @@ struct Held {
 impl Held {
     /// The client has its response, or left: what is counted as ended is in flight no more.
     fn end(self, bill: Option<&Bill>, has_left: bool) {
+        let revision = self.flight.revision.clone();
         drop((self.flight, self.in_flight));
         match (self.reserved, bill) {
-            (Some(reserved), Some(bill)) => reserved.charge(bill, has_left),
-            (Some(reserved), None) => reserved.leave(),
+            (Some(reserved), Some(bill)) => reserved.charge(&revision, bill, has_left),
+            (Some(reserved), None) => reserved.leave(&revision),
             (None, _) => {}
         }
     }
@@ -235,7 +236,7 @@ impl Connection {
 
     /// Sends a request to an endpoint, and its response to the client.
     async fn forward(&mut self, framed: Framed, began: Instant, id: &str, outgoing: Outgoing) -> Next {
-        let (choice, held) = match self.admit(&outgoing) {
+        let (choice, held) = match self.admit(&outgoing, id).await {
             Ok(admitted) => admitted,
             Err(reason) => return Next::Python(Refused::of(&outgoing.route, reason), None),
         };
@@ -294,20 +295,51 @@ impl Connection {
     }
 
     /// Where a request goes, and what it holds there. An error says why Python decides.
-    fn admit(&self, outgoing: &Outgoing) -> Result<(Choice, Held), &'static str> {
+    async fn admit(&self, outgoing: &Outgoing, id: &str) -> Result<(Choice, Held), &'static str> {
         let (lane, route) = (&self.lane, &outgoing.route);
         if locked(&lane.suspects).may_be_blamed(&outgoing.client, &outgoing.path, outgoing.body.len()) {
             return Err("suspect");
         }
         let owner = outgoing.owner(self.place.owner());
         let in_flight = Place::take(&lane.in_flight, owner).map_err(|_| "in_flight")?;
+        let (reserved, tenant) = match &outgoing.metered {
+            None => (None, None),
+            Some(metered) => {
+                let deadline = Instant::now() + lane.settings.patience;
+                let handover = self.shared.handover();
+                let reserved = Reserved::take(lane, metered, id, handover, deadline).await?;
+                (Some(reserved), Some(metered.tenant().name.clone()))
+            }
+        };
+        match self.choose(outgoing, reserved.as_ref()) {
+            Ok(choice) => {
+                let flight = Flight::begin(&choice.endpoint, &choice.revision, &route.activity, tenant);
+                Ok((choice, Held { flight, in_flight, reserved }))
+            }
+            Err(reason) => {
+                if let Some(reserved) = reserved {
+                    reserved.release();
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// The endpoint of a request. An error says why Python decides.
+    fn choose(&self, outgoing: &Outgoing, reserved: Option<&Reserved>) -> Result<Choice, &'static str> {
+        let route = &outgoing.route;
+        // Where it had to wait, there may be another table, which may have been acknowledged.
+        if reserved.is_some() && !self.lane.table().has(route) {
+            return Err("expired");
+        }
+        if let Some(reason) = route.why_python() {
+            return Err(reason);
+        }
         let choice = route.pick(&outgoing.key, outgoing.tenant()).ok_or("no_endpoint")?;
-        let metered = outgoing.metered.as_ref();
-        // The last one: from here on it is sent.
-        let reserved = metered.map(|one| Reserved::take(lane, one, &choice.revision)).transpose()?;
-        let tenant = metered.map(|one| one.tenant().name.clone());
-        let flight = Flight::begin(&choice.endpoint, &choice.revision, &route.activity, tenant);
-        Ok((choice, Held { flight, in_flight, reserved }))
+        if reserved.is_some_and(|one| !one.has_room(&choice.revision)) {
+            return Err("charges");
+        }
+        Ok(choice)
     }
 
     /// The whole response to the client. An error says why Python makes it.

@@ -42,10 +42,13 @@ impl Refused {
         Refused { reason, model: route.id.clone(), returns: Returns::AtOnce, is_traced: false }
     }
 
-    /// Of its credentials, which another table of tenants may know.
+    /// Of its credentials. A proxy may send the next request of the connection for another tenant.
     pub fn unidentified(reason: &'static str) -> Self {
-        let returns = if reason == "credentials" { Returns::Never } else { Returns::WithTable };
-        Refused { reason, model: String::new(), returns, is_traced: false }
+        if reason == "credentials" {
+            Refused::new(reason)
+        } else {
+            Refused::once(reason)
+        }
     }
 }
 
@@ -190,11 +193,14 @@ fn admits(identity: &Identity, route: &Route) -> Result<(), Refused> {
     if !tenant.may_use(&[route.name.as_str(), route.id.as_str()]) {
         return Err(Refused::once("unknown_model")); // to this tenant it is
     }
-    let reason = if route.isolates { "isolation" } else { tenant.reason };
-    if reason.is_empty() {
-        return Ok(());
+    if route.isolates {
+        return Err(Refused { returns: Returns::WithTable, ..Refused::of(route, "isolation") });
     }
-    Err(Refused { returns: Returns::WithTable, ..Refused::of(route, reason) })
+    if tenant.reason.is_empty() {
+        Ok(())
+    } else {
+        Err(Refused::of(route, tenant.reason))
+    }
 }
 
 /// Under which names a request counts: its tenant where it has one, else what its headers and body name.
