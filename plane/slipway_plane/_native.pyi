@@ -221,10 +221,11 @@ class Spending:
 
 @final
 class LaneTenant:
-    """A tenant for `Lane.identify_by`. `reason`: why its requests are Python's; empty: they are not.
+    """A tenant for `Lane.identify_by`.
 
     `prices`: name of the model, input, output, cached input, request. `budget`, `limits`: this gateway's part.
-    `shared_limits`: of all gateways, where these count together. `keys`: id, hash, and the Unix time at which it expires. Raises ValueError: a reason that metrics do not have.
+    `shared_limits`: of all gateways, where its requests are counted with them. `keys`: id, hash, and the Unix time at
+    which it expires.
     """
 
     def __init__(
@@ -240,7 +241,6 @@ class LaneTenant:
         output_tokens: int,
         limits: Limits,
         shared_limits: Limits | None,
-        reason: str,
         keys: Sequence[tuple[str, str, float | None]],
     ) -> None: ...
 

@@ -334,14 +334,14 @@ async def test_other_gateways_change_the_part_of_the_lane() -> None:
         assert statuses == {200: 4, 429: 2}
 
 
-async def test_limits_that_gateways_count_together_are_pythons() -> None:
-    """Also where the server of limits cannot be reached: then each gateway has its part, which Python counts."""
+async def test_while_the_server_of_limits_is_away_its_tenants_are_pythons() -> None:
+    """Each gateway has its part then, which Python counts."""
     free = replace(tenant(Limits(), name="free", key=OTHER), policy=Policy(Limits(), PRICES))
     known = (tenant(), free)
     async with lanes(*known, planes=("required",), redis_url=f"redis://{harness.refused_url()[7:]}/0") as ((gate,), _):
         for key in (KEY, OTHER):
             assert (await gate.post(headers=bearer(key, Connection="close"))).status == 200
-        assert (fast(gate), reasons(gate)) == (1, {"shared": 1})
+        assert (fast(gate), reasons(gate)) == (1, {"limit": 1})
 
 
 async def test_an_engine_that_knows_no_tenants_gets_their_requests_from_python() -> None:

@@ -83,7 +83,7 @@ def compare_identities(seed: int) -> None:
         ("Authorization", random.choice(CREDENTIALS).format(key=random.choice(KEYS)))
         for _ in range(random.choice((0, 1, 1, 1, 1, 1, 2)))
     ]
-    compiled = compile_tenants(table, lambda policy: (policy.limits, policy.budget), lambda policy: "")
+    compiled = compile_tenants(table, lambda policy: (policy.limits, policy.budget))
     given = [NATIVE.LaneTenant(**fields) for fields in compiled]
     found = rust(twins.identify, given, pepper, [(name, value.encode()) for name, value in listed], NOW_S)
     expected = authenticate(CIMultiDict(listed), table, NOW_S)

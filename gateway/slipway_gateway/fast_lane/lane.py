@@ -64,8 +64,11 @@ class Charging(Protocol):
     def part(self, policy: Policy) -> tuple[Limits, Budget]:
         """This gateway's part of limits and budget now."""
 
-    def why_shared(self, policy: Policy) -> str:
-        """Why requests of a tenant with this policy are Python's; empty when they are not."""
+    def counts_together(self, policy: Policy) -> bool:
+        """Whether requests of a tenant with this policy are counted with other gateways."""
+
+    def may_spend(self, tenant: str, budget: Budget) -> bool:
+        """Whether something is left of a budget that gateways spend together, as far as that is known here."""
 
     @property
     def counters(self) -> SharedCounters | None:
@@ -134,7 +137,7 @@ class FastLane:
             percentage=settings.max_client_percentage,
             now_s=clock(),
         )
-        self._calls = LaneCalls(charging.counters, self.native.answer)
+        self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
         self.settle = self._calls.settle
         self._is_doubted = False  # a recount differed: what the judge gets has to be Python's
         self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
@@ -209,8 +212,7 @@ class FastLane:
         listed, pepper = None, b""
         if (table := tenants.table) is not None:
             charging, pepper = self._charging, table.pepper
-            together = charging.counters is not None
-            compiled = compile_tenants(table, charging.part, charging.why_shared, together=together)
+            compiled = compile_tenants(table, charging.part, charging.counts_together)
             listed = [NATIVE.LaneTenant(**fields) for fields in compiled]
         self.native.identify_by(listed, pepper, self._identified)
 
@@ -220,12 +222,12 @@ class FastLane:
 
     def call(self, calls: Sequence["_native.Call"]) -> None:
         """Has requests counted with other gateways."""
-        self._calls.take(calls, self._limits_of)
+        self._calls.take(calls, self._policy_of)
 
-    def _limits_of(self, name: str) -> Limits | None:
+    def _policy_of(self, name: str) -> Policy | None:
         table = self._tenants.table if self._tenants else None
         tenant = table.tenants.get(name) if table else None
-        return tenant.policy.limits if tenant else None
+        return tenant.policy if tenant else None
 
     def _doubt(self) -> None:
         self._is_doubted = True

@@ -1,4 +1,4 @@
-"""Compiles tenants for the fast lane, and decides whose requests are Python's (pure)."""
+"""Compiles tenants for the fast lane (pure)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,23 +13,21 @@ from ..quotas.tenant import Limits
 def compile_tenants(
     table: TenantTable,
     part: Callable[[Policy], tuple[Limits, Budget]],
-    why_shared: Callable[[Policy], str],
-    *,
-    together: bool = False,
+    counts_together: Callable[[Policy], bool] = lambda policy: False,
 ) -> list[dict[str, Any]]:
     """The fields of all tenants that have keys, the oldest first: of a key that two have written it is the owner.
 
-    `part`: this gateway's part of limits and budget. `why_shared`: why a tenant's requests are Python's, else empty.
-    `together`: gateways count limits together.
+    `part`: this gateway's part of limits and budget. `counts_together`: whether requests are counted with other
+    gateways.
     """
     return [
-        _compile(one, *part(one.policy), why_shared(one.policy), together=together)
+        _compile(one, *part(one.policy), together=counts_together(one.policy))
         for one in table.tenants.values()
         if one.keys
     ]
 
 
-def _compile(one: KnownTenant, limits: Limits, budget: Budget, reason: str, *, together: bool) -> dict[str, Any]:
+def _compile(one: KnownTenant, limits: Limits, budget: Budget, *, together: bool) -> dict[str, Any]:
     policy = one.policy
     return {
         "name": one.name,
@@ -41,8 +39,7 @@ def _compile(one: KnownTenant, limits: Limits, budget: Budget, reason: str, *, t
         "budget": (budget.day_nano, budget.month_nano),
         "output_tokens": policy.output_tokens,
         "limits": limits_tuple(limits),
-        "shared_limits": limits_tuple(policy.limits) if together and policy.limits.any else None,
-        "reason": reason,
+        "shared_limits": limits_tuple(policy.limits) if together else None,
         "keys": [(key.id, key.hash, key.expires_s) for key in one.keys],
     }
 

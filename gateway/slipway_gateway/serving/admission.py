@@ -86,18 +86,28 @@ class Admission:
         """This gateway's share of limits and budgets that gateways divide."""
         return self._limiter.share
 
-    def why_shared(self, policy: Policy) -> str:
-        """Why requests of a tenant with this policy are not the fast lane's: other gateways spend of its budget too."""
-        return "shared" if self._budgets is not None and policy.budget.any else ""
+    def counts_together(self, policy: Policy) -> bool:
+        """Whether requests of a tenant with this policy are counted with other gateways."""
+        return (self.counters is not None and policy.limits.any) or (self._budgets is not None and policy.budget.any)
 
     @property
     def counters(self) -> SharedCounters | None:
         """Where limits are counted with other gateways; None: they are not."""
         return self._limiter.counters
 
+    def may_spend(self, tenant: str, budget: Budget) -> bool:
+        """Whether something is left of a budget that gateways spend together, as far as that is known here."""
+        budgets = self._budgets
+        if budgets is None or not budget.any:
+            return True
+        if self.ledger.exhausted(tenant, budget):
+            return False
+        return self.ledger.is_shared if budgets.away else budgets.allows(tenant, budget, self._limiter.parts)
+
     def part(self, policy: Policy) -> tuple[Limits, Budget]:
-        """This gateway's part of limits and budget now."""
-        return self._limiter.part(policy.limits), self._part(policy.budget)
+        """This gateway's part of limits, and of a budget that it does not spend with others."""
+        budget = self._part(policy.budget) if self._budgets is None else Budget()
+        return self._limiter.part(policy.limits), budget
 
     def gather(self, one: "_native.TenantCharge") -> None:
         """Takes what requests of one tenant came to in the fast lane."""

@@ -35,6 +35,10 @@ class SharedBudgets(Protocol):
         """
         ...
 
+    def allows(self, tenant: str, budget: Budget, parts: int) -> bool:
+        """Whether something is left of a budget, by the last answer of the server; false: it has to be called first."""
+        ...
+
     def last_known(self, tenant: str) -> str:
         """`day` or `month` where nothing was left of it lately, else empty."""
         ...

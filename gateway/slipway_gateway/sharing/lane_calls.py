@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..quotas.policy import Budget, Policy
 from ..quotas.shared import BUCKETS
-from ..quotas.tenant import Limits
 from .counters import SharedCounters
 
 if TYPE_CHECKING:
@@ -16,23 +16,32 @@ _NOTHING = dict.fromkeys(BUCKETS, 0)
 
 
 class LaneCalls:
-    """`answer`: gives answers to the lane, by ticket; returns the tickets that no longer wait for theirs."""
+    """`may_spend`: whether something is left of a tenant's budget, as far as that is known here.
+
+    `answer`: gives answers to the lane, by ticket; returns the tickets that no longer wait for theirs.
+    """
 
     def __init__(
-        self, counters: SharedCounters | None, answer: "Callable[[list[tuple[int, list[float] | None]]], list[int]]"
+        self,
+        counters: SharedCounters | None,
+        may_spend: Callable[[str, Budget], bool],
+        answer: "Callable[[list[tuple[int, list[float] | None]]], list[int]]",
     ) -> None:
-        self._counters, self._answer = counters, answer
+        self._counters, self._may_spend, self._answer = counters, may_spend, answer
         self._answers: list[tuple[int, list[float] | None]] = []
         self._taken: dict[int, tuple[str, str]] = {}  # of these answers, tenant and id by ticket
 
-    def take(self, calls: "Sequence[_native.Call]", limits_of: Callable[[str], Limits | None]) -> None:
-        """Has requests counted. `limits_of`: the limits of a tenant; None: it is gone."""
+    def take(self, calls: "Sequence[_native.Call]", policy_of: Callable[[str], Policy | None]) -> None:
+        """Has requests counted. `policy_of`: of a tenant; None: it is gone."""
         for ticket, tenant, id_, amounts in calls:
-            limits, on_answer = limits_of(tenant), partial(self._answered, ticket, tenant, id_)
-            if self._counters is None or limits is None:
-                on_answer(None, known=True)
+            policy = policy_of(tenant)
+            if policy is None or not self._may_spend(tenant, policy.budget):
+                self._put(ticket, None)
+            elif self._counters is None or not policy.limits.any:
+                self._put(ticket, [])
             else:
-                self._counters.call(tenant, id_, limits, dict(zip(BUCKETS, amounts, strict=True)), on_answer)
+                named, on_answer = zip(BUCKETS, amounts, strict=True), partial(self._answered, ticket, tenant, id_)
+                self._counters.call(tenant, id_, policy.limits, dict(named), on_answer)
 
     def settle(self, settlements: "Sequence[_native.Settlement]") -> None:
         """Requests that were counted have ended."""
@@ -47,6 +56,9 @@ class LaneCalls:
         elif full_s is not None and self._counters is not None:
             self._counters.begin(tenant, id_, sent=True)
             self._taken[ticket] = tenant, id_
+        self._put(ticket, full_s)
+
+    def _put(self, ticket: int, full_s: list[float] | None) -> None:
         if not self._answers:
             asyncio.get_running_loop().call_soon(self._give_answers)
         self._answers.append((ticket, full_s))

@@ -35,7 +35,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 15] = [
+const REASONS: [&str; 14] = [
     "",
     "tenants",
     "recount",
@@ -50,10 +50,9 @@ const REASONS: [&str; 15] = [
     "endpoints",
     "predictions",
     "objectives",
-    "shared",
 ];
 
-pub fn reason(given: &str) -> PyResult<&'static str> {
+fn reason(given: &str) -> PyResult<&'static str> {
     let known = REASONS.iter().find(|known| **known == given);
     known.copied().ok_or_else(|| PyValueError::new_err("reason: it is none of those that metrics have"))
 }

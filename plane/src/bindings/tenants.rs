@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 
-use super::lane::reason;
 use crate::handover::locked;
 use crate::identity::tenants::{self, TenantKey};
 use crate::ledger::periods;
@@ -181,7 +180,6 @@ pub struct LaneTenant {
     output_tokens: i64,
     limits: LimitsTuple,
     shared_limits: Option<LimitsTuple>,
-    reason: &'static str,
     keys: Vec<KeyTuple>,
 }
 
@@ -189,7 +187,7 @@ pub struct LaneTenant {
 impl LaneTenant {
     #[new]
     #[pyo3(signature = (
-        *, name, models, is_disabled, weight, priority_limit, prices, budget, output_tokens, limits, shared_limits, reason, keys
+        *, name, models, is_disabled, weight, priority_limit, prices, budget, output_tokens, limits, shared_limits, keys
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -203,11 +201,9 @@ impl LaneTenant {
         output_tokens: i64,
         limits: LimitsTuple,
         shared_limits: Option<LimitsTuple>,
-        reason: &str,
         keys: Vec<KeyTuple>,
-    ) -> PyResult<Self> {
-        let reason = self::reason(reason)?;
-        Ok(LaneTenant {
+    ) -> Self {
+        LaneTenant {
             name,
             models,
             is_disabled,
@@ -218,9 +214,8 @@ impl LaneTenant {
             output_tokens,
             limits,
             shared_limits,
-            reason,
             keys,
-        })
+        }
     }
 }
 
@@ -241,7 +236,6 @@ impl LaneTenant {
             output_tokens: self.output_tokens,
             quota: locked(quotas).of(&self.name, &limits_of(self.limits), now_s),
             shared_limits: self.shared_limits.map(limits_of),
-            reason: self.reason,
         });
         let key = |(id, hash, expires_s): &KeyTuple| TenantKey {
             tenant: tenant.clone(),

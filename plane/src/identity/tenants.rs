@@ -31,10 +31,8 @@ pub struct Tenant {
     /// That a request without a limit of its own reserves.
     pub output_tokens: i64,
     pub quota: SharedQuota,
-    /// The limits of all gateways together, where these count them together.
+    /// The limits of all gateways together, where its requests are counted with them.
     pub shared_limits: Option<Limits>,
-    /// Why its requests are Python's; empty: they are not.
-    pub reason: &'static str,
 }
 
 /// An API key of a tenant. `expires_s`: Unix time; None: never.

@@ -196,11 +196,7 @@ fn admits(identity: &Identity, route: &Route) -> Result<(), Refused> {
     if route.isolates {
         return Err(Refused { returns: Returns::WithTable, ..Refused::of(route, "isolation") });
     }
-    if tenant.reason.is_empty() {
-        Ok(())
-    } else {
-        Err(Refused::of(route, tenant.reason))
-    }
+    Ok(())
 }
 
 /// Under which names a request counts: its tenant where it has one, else what its headers and body name.

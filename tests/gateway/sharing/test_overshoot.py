@@ -182,7 +182,7 @@ async def check_runs(redis: RedisServer, count: int, plane: str) -> None:
     assert not {run.tenant.name: over for run in runs if (over := overspent(run, days)) > 0}
     if plane == "required":
         served = [int(edge.metrics.registry.get_sample_value(FAST, PAIR) or 0) for edge in made.both]
-        assert min(served) > count, "the fast lane has its part in it"
+        assert min(served) > count // 5, "the fast lane has its part in it"
     # The runs are worth something: many requests are taken, and many are refused, by limits and by budgets.
     found = summed(runs)
     assert all(found[name] > 2 * count for name in ("taken", *REFUSALS)), found
