@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from slipway_process.places import Places
 
@@ -19,7 +19,7 @@ from ..quotas.tenant import LimitReached, Limits
 from ..telemetry.metrics import GatewayMetrics
 from .counters import CountersAway, OnAnswer
 from .redis_client import drop_connections, open_client, refuse_cluster
-from .scripts import RENEW, RESERVE, SETTLE
+from .scripts import BATCH, RENEW
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ MAX_WAITING = 20_000  # settlements, while the server is away, with a share for 
 _BATCH = 100
 _RENEWED_AT_ONCE = 500
 _CONNECTIONS = 4
+_TAKEN = b"1"
 _FAILURES = (RedisError, OSError, TimeoutError)
 Settlement = tuple[str, str, Mapping[str, int]]  # tenant, id, what was used
 
@@ -55,7 +56,7 @@ class _LaneAnswer:
 
     def set_result(self, result: Sequence[Any]) -> None:
         taken, _, _, *full_s = result
-        self._on_answer([float(one) for one in full_s] if taken else None, known=True)
+        self._on_answer([float(one) for one in full_s] if taken == _TAKEN else None, known=True)
 
     def set_exception(self, _: BaseException) -> None:
         self._on_answer(None, known=False)
@@ -99,7 +100,7 @@ class RedisCounters:
             raise CountersAway from error
         taken, reached, wait_s, *full_s = answer
         states = dict(zip(rates, zip(rates.values(), map(float, full_s), strict=True), strict=True))
-        return None if taken else LimitReached(reached.decode(), float(wait_s)), states
+        return None if taken == _TAKEN else LimitReached(reached.decode(), float(wait_s)), states
 
     def call(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int], on_answer: OnAnswer) -> None:
         """As `reserve`, for a request of the fast lane."""
@@ -203,14 +204,23 @@ class RedisCounters:
             self._answer(calls, results[len(settled) :])
 
     async def _execute(self, settled: Sequence[Settlement], calls: Sequence[_Call]) -> list[Any]:
-        """Sends the scripts as text: a server that was restarted knows none, and some let no client load any."""
-        async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
-            for tenant, id_, used in settled:
-                arguments = [id_, *(value for item in used.items() for value in item)]
-                pipeline.eval(SETTLE, 3, *self._keys(tenant), *arguments)
-            for call in calls:
-                pipeline.eval(RESERVE, len(call.keys), *call.keys, *call.arguments)
-            return await pipeline.execute(raise_on_error=False)
+        """Sends the script as text: a server that was restarted knows none, and some let no client load any.
+
+        Returns for each call its values, or what the server has against it.
+        """
+        keys: list[str] = []
+        arguments: list[Any] = []
+        for tenant, id_, used in settled:
+            keys += self._keys(tenant)
+            arguments += ("settle", 1 + 2 * len(used), id_, *(value for item in used.items() for value in item))
+        for call in calls:
+            keys += call.keys
+            arguments += ("reserve", len(call.arguments), *call.arguments)
+        if not keys:
+            return []  # of all that waited, the clients have left
+        async with asyncio.timeout(self._timeout_s):
+            lines: bytes = await self._client.eval(BATCH, len(keys), *keys, *arguments)
+        return [_values(line) for line in lines.split(b"\n")]
 
     def _settled(self, settled: Sequence[Settlement], results: Sequence[Any]) -> None:
         """Removes what was sent. What the server refused is not sent again: its reservation flows back with time."""
@@ -257,6 +267,11 @@ class RedisCounters:
 def _arguments(id_: str, limits: Limits, amounts: Mapping[str, int]) -> list[Any]:
     given = [(name, repr(rate.interval_s), rate.burst, amounts.get(name, 0)) for name, rate in limits.rates().items()]
     return [id_, LEASE_S, limits.concurrency, *(value for one in given for value in one)]
+
+
+def _values(line: bytes) -> "list[bytes] | ResponseError":
+    first, _, rest = line.partition(b" ")
+    return ResponseError(rest.decode("utf-8", "replace")) if first == b"error" else line.split(b" ")
 
 
 def _give_up(calls: Iterable[_Call]) -> None:
