@@ -138,7 +138,6 @@ class FastLane:
             now_s=clock(),
         )
         self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
-        self.settle = self._calls.settle
         self._is_doubted = False  # a recount differed: what the judge gets has to be Python's
         self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
         self.recount = self.recounter.look
@@ -220,8 +219,15 @@ class FastLane:
         """The tenants of a publication; None: others are published by now."""
         return self._tenants.table if self._tenants and publication == self._identified else None
 
-    def call(self, calls: Sequence["_native.Call"]) -> None:
-        """Has requests counted with other gateways."""
+    def count_together(
+        self,
+        calls: Sequence["_native.Call"],
+        settlements: Sequence["_native.Settlement"],
+        take_more: Callable[[], None],
+    ) -> None:
+        """Has requests counted with other gateways, and ends those that were. `take_more`: called after answers."""
+        self._calls.take_more = take_more
+        self._calls.settle(settlements)  # which gives back what others may take
         self._calls.take(calls, self._policy_of)
 
     def _policy_of(self, name: str) -> Policy | None:

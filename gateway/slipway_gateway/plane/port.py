@@ -54,11 +54,13 @@ class Lane(Protocol):
     def recount(self, one: "_native.Recount") -> None:
         """Counts one of its requests again."""
 
-    def call(self, calls: Sequence["_native.Call"]) -> None:
-        """Has requests counted with other gateways."""
-
-    def settle(self, settlements: Sequence["_native.Settlement"]) -> None:
-        """Requests ended that were counted so."""
+    def count_together(
+        self,
+        calls: Sequence["_native.Call"],
+        settlements: Sequence["_native.Settlement"],
+        take_more: Callable[[], None],
+    ) -> None:
+        """Has requests counted with other gateways, and ends those that were. `take_more`: called after answers."""
 
 
 class PlaneEnded(Exception):
@@ -179,9 +181,8 @@ class PlanePort:
             self._metrics.access_log_dropped("total", news.unlogged)
         for one in news.recounts:
             self._lane.recount(one)
-        # What ended gives back what others may take.
-        self._lane.settle(news.settlements)
-        self._lane.call(news.calls)
+        if news.calls or news.settlements:
+            self._lane.count_together(news.calls, news.settlements, self._take_quiet_news)
 
     def _take_news(self) -> None:
         assert self._listener is not None

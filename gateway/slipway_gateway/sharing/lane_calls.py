@@ -28,6 +28,7 @@ class LaneCalls:
         answer: "Callable[[list[tuple[int, list[float] | None]]], list[int]]",
     ) -> None:
         self._counters, self._may_spend, self._answer = counters, may_spend, answer
+        self.take_more: Callable[[], None] = lambda: None  # takes what came meanwhile, once answers were given
         self._answers: list[tuple[int, list[float] | None]] = []
         self._taken: dict[int, tuple[str, str]] = {}  # of these answers, tenant and id by ticket
 
@@ -69,6 +70,7 @@ class LaneCalls:
         for ticket in self._answer(answers):
             if ticket in taken:
                 self._give_back(*taken[ticket])
+        self.take_more()
 
     def _give_back(self, tenant: str, id_: str) -> None:
         """The request goes on without what it has taken, or may have taken."""

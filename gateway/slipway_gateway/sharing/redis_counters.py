@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -177,7 +178,7 @@ class RedisCounters:
 
     async def _renew(self) -> None:
         """Renews the leases of requests that run here. Without any it calls too, to see whether scripts may run."""
-        batches: list[tuple[list[str], list[Any]]] = [
+        batches: list[tuple[Sequence[str], list[Any]]] = [
             (self._keys(tenant), [LEASE_S, *ids[at : at + _RENEWED_AT_ONCE]])
             for tenant, ids in [(tenant, list(running)) for tenant, running in self._running.items()]
             for at in range(0, len(ids), _RENEWED_AT_ONCE)
@@ -243,9 +244,8 @@ class RedisCounters:
         if refused:
             raise refused[0]
 
-    def _keys(self, tenant: str) -> list[str]:
-        """The three keys of a tenant. Its name in braces is the hash tag: one slot of a cluster has all of them."""
-        return [f"{self._prefix}:{{{tenant}}}:{name}" for name in ("buckets", "running", "holds")]
+    def _keys(self, tenant: str) -> Sequence[str]:
+        return _keys(self._prefix, tenant)
 
     def _failed(self, error: BaseException) -> None:
         self._metrics.shared_limits_failures.inc()
@@ -265,8 +265,21 @@ class RedisCounters:
 
 
 def _arguments(id_: str, limits: Limits, amounts: Mapping[str, int]) -> list[Any]:
-    given = [(name, repr(rate.interval_s), rate.burst, amounts.get(name, 0)) for name, rate in limits.rates().items()]
-    return [id_, LEASE_S, limits.concurrency, *(value for one in given for value in one)]
+    arguments: list[Any] = [id_, LEASE_S, limits.concurrency]
+    for name, interval, burst in _shown_rates(limits):
+        arguments += (name, interval, burst, amounts.get(name, 0))
+    return arguments
+
+
+@lru_cache(maxsize=4096)  # called for each request
+def _shown_rates(limits: Limits) -> tuple[tuple[str, str, int], ...]:
+    return tuple((name, repr(rate.interval_s), rate.burst) for name, rate in limits.rates().items())
+
+
+@lru_cache(maxsize=4096)  # as above
+def _keys(prefix: str, tenant: str) -> tuple[str, ...]:
+    """The three keys of a tenant. Its name in braces is the hash tag: one slot of a cluster has all of them."""
+    return tuple(f"{prefix}:{{{tenant}}}:{name}" for name in ("buckets", "running", "holds"))
 
 
 def _values(line: bytes) -> "list[bytes] | ResponseError":

@@ -126,8 +126,8 @@ return 1
 RESERVE, SETTLE = NOW + _RESERVE, NOW + _SETTLE
 
 # Many of both, each by itself: one that fails stops no other. KEYS: the three of each call. ARGV: for each call its
-# kind, the number of its arguments, and these. Returns a line for each call: its results with spaces between them, or `error`
-# and a message: one text takes a client a tenth of the time that many values take.
+# kind, the number of its arguments, and these. Returns a line for each call: its results with spaces between them, or
+# `error` and a message: one text takes a client a tenth of the time that many values take.
 BATCH = (
     NOW
     + f"""

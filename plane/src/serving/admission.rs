@@ -251,7 +251,7 @@ impl Reserved {
             Some(Taken::Shared(id, handover)) => {
                 locked(&self.tenant.quota).running -= 1;
                 let tenant = self.tenant.name.to_string();
-                handover.count(|news| news.settlements.push(Settlement { tenant, id, used }));
+                handover.settle(Settlement { tenant, id, used });
             }
             None => {}
         }
@@ -275,10 +275,10 @@ async fn call(
     handover: &Arc<HandOver>,
     deadline: Instant,
 ) -> Result<Vec<f64>, &'static str> {
-    let (ticket, answer) = lane.waiting.ticket();
+    let (ticket, answer, is_first) = lane.waiting.ticket();
     let waits = Waits(lane, ticket);
     let (tenant, id) = (metered.tenant().name.to_string(), id.to_owned());
-    handover.count(|news| news.calls.push(Call { ticket, tenant, id, amounts: metered.amounts() }));
+    handover.call(Call { ticket, tenant, id, amounts: metered.amounts() }, is_first);
     let answer = timeout_at(deadline.into(), answer).await;
     drop(waits);
     match answer {

@@ -36,13 +36,13 @@ pub type Answer = Option<Vec<f64>>;
 pub struct Waiting(Mutex<(u64, HashMap<u64, oneshot::Sender<Answer>>)>);
 
 impl Waiting {
-    /// A new ticket, and where its answer comes.
-    pub fn ticket(&self) -> (u64, oneshot::Receiver<Answer>) {
+    /// A new ticket, where its answer comes, and whether nothing else waits for one.
+    pub fn ticket(&self) -> (u64, oneshot::Receiver<Answer>, bool) {
         let (answer, receiver) = oneshot::channel();
         let (last, waiting) = &mut *locked(&self.0);
         *last += 1;
         waiting.insert(*last, answer);
-        (*last, receiver)
+        (*last, receiver, waiting.len() == 1)
     }
 
     /// Nothing waits for this ticket any more. False: its answer has come.
@@ -68,8 +68,9 @@ mod tests {
     #[test]
     fn an_answer_comes_once_and_one_that_nothing_waits_for_is_returned() {
         let waiting = Waiting::default();
-        let ((first, mut receiver), (second, dropped), (third, _kept)) =
+        let ((first, mut receiver, is_first), (second, dropped, is_second), (third, _kept, _)) =
             (waiting.ticket(), waiting.ticket(), waiting.ticket());
+        assert!(is_first && !is_second);
         drop(dropped);
         assert!(waiting.forget(third) && !waiting.forget(third));
         let answers = [first, second, third].map(|ticket| (ticket, Some(vec![1.0])));
