@@ -177,9 +177,7 @@ class TenantQuota:
     def __init__(self, limits: Limits) -> None: ...
     @property
     def running(self) -> int: ...
-    def reserve(
-        self, amounts: Sequence[int], now_s: float
-    ) -> tuple[Reservation | None, tuple[str, float] | None]:
+    def reserve(self, amounts: Sequence[int], now_s: float) -> tuple[Reservation | None, tuple[str, float] | None]:
         """A reservation, or the limit that is reached and the seconds to wait."""
 
     def settle(self, reservation: Reservation, used: Sequence[int | None], now_s: float) -> None: ...
@@ -286,8 +284,9 @@ class LaneRoute:
     """A route for `Lane.publish`. `reason`: why its requests are Python's; empty: they are plain.
 
     `names`: by which requests name it. `backends`: revisions with their weights and endpoints. `forwarded`: credentials
-    that servers get. `isolates`: an engine of its endpoints knows no tenants. `is_paused`: the failsafe acts. `valid_for_s`: of its weights; None: for ever. Raises ValueError:
-    a reason that metrics do not have, or a negative time.
+    that servers get. `isolates`: an engine of its endpoints knows no tenants. `is_paused`: the failsafe acts.
+    `valid_for_s`: of its weights; None: for ever. Raises ValueError: a reason that metrics do not have, or a negative
+    time.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from .tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, LimitReached, Limits, TenantQuota
+from .tenant import INPUT, OUTPUT, REQUESTS, LimitReached, Limits, TenantQuota
 
 if TYPE_CHECKING:
     from slipway_plane import _native
@@ -42,14 +42,18 @@ class SharedTenantQuota:
         return self.native.running
 
     def arrive(self, most: int) -> LimitReached | None:
-        return _reached(self.native.arrive(most))
+        reached = self.native.arrive(most)
+        return LimitReached(*reached) if reached else None
 
     def arrived(self) -> None:
         self.native.arrived()
 
     def reserve(self, amounts: Mapping[str, int], now_s: float) -> "_native.Reservation | LimitReached":
         reservation, reached = self.native.reserve([amounts.get(name, 0) for name in BUCKETS], now_s)
-        return reservation or _reached(reached) or LimitReached(CONCURRENCY, 0.0)
+        if reservation is not None:
+            return reservation
+        assert reached is not None  # one of both is there
+        return LimitReached(*reached)
 
     def settle(self, reservation: "_native.Reservation", used: Mapping[str, int], now_s: float) -> None:
         self.native.settle(reservation, [used.get(name) for name in BUCKETS], now_s)
@@ -68,10 +72,6 @@ class SharedTenantQuota:
 
 
 AnyQuota = TenantQuota | SharedTenantQuota
-
-
-def _reached(found: tuple[str, float] | None) -> LimitReached | None:
-    return LimitReached(*found) if found else None
 
 
 class SharedQuotas:

@@ -203,8 +203,10 @@ def empty(url: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("plane", ["off", pytest.param("required", marks=needs_plane)])
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    ("kind", "plane"),
+    [("sqlite", "off"), ("postgres", "off"), pytest.param("sqlite", "required", marks=needs_plane)],
+)
 async def test_a_killed_gateway_loses_no_response_that_ended_a_second_ago(
     kind: str, plane: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
