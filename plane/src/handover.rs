@@ -240,6 +240,7 @@ impl HandOver {
         let _ = rustix::io::read(&self.event, &mut count); // empty where nothing was written
                                                            // Before the news is taken: what comes later wakes again.
         self.is_woken.store(false, Ordering::SeqCst);
+        self.wakes_soon.store(false, Ordering::SeqCst); // a thread that ended wakes no one any more
         let (news, room) = std::mem::take(&mut *locked(&self.news));
         drop(room);
         news

@@ -59,6 +59,13 @@ pub struct Bill {
     used_if_left: Used,
 }
 
+impl Bill {
+    /// Whether it is the same if the client leaves before it has the response.
+    pub fn is_certain(&self) -> bool {
+        self.used == self.used_if_left
+    }
+}
+
 impl Metered {
     /// `fields`: of the body as the client sent it; of none where that is opaque. `body`: as the server gets it.
     pub fn new(

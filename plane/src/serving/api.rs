@@ -104,6 +104,15 @@ struct Held {
 }
 
 impl Held {
+    /// Charges a response before the client has it, where that is certain: its next request finds its place free.
+    fn charge_ahead(&mut self, bill: Option<&Bill>) {
+        if let Some(bill) = bill.filter(|bill| bill.is_certain()) {
+            if let Some(reserved) = self.reserved.take() {
+                reserved.charge(&self.flight.revision, bill, false);
+            }
+        }
+    }
+
     /// The client has its response, or left: what is counted as ended is in flight no more.
     fn end(self, bill: Option<&Bill>, has_left: bool) {
         let revision = self.flight.revision.clone();
@@ -394,11 +403,12 @@ impl Connection {
     async fn respond(
         &mut self,
         running: &Running<'_>,
-        held: Held,
+        mut held: Held,
         [request, body]: [&[u8]; 2],
         answer: Answer,
     ) -> Next {
         let first_byte = running.began.elapsed().as_secs_f64();
+        held.charge_ahead(answer.bill.as_ref());
         let is_sent = self.send(&answer.message).await;
         held.end(answer.bill.as_ref(), !is_sent);
         if is_sent {
