@@ -70,7 +70,14 @@ fn main() {
 
 fn wire(body: &[u8], fields: &RequestFields<'_>, request: &httparse::Request<'_, '_>) {
     let sources = Sources { session: true, user: true, key: true };
-    let about = RequestHeaders { request_id: "r1", tenant: "t", forwarded: &[], priority_limit: Some(0), weight: 1 };
+    let about = RequestHeaders {
+        request_id: "r1",
+        tenant: "t",
+        forwarded: &[],
+        priority_limit: Some(0),
+        weight: 1,
+        weight_signature: "",
+    };
     let mut out = Vec::new();
     measure("fields", || {
         let _ = black_box(RequestFields::parse(black_box(body)));

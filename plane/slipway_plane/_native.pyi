@@ -105,6 +105,15 @@ class News:
 
     @property
     def recounts(self) -> list[Recount]: ...
+    @property
+    def calls(self) -> list[Call]: ...
+    @property
+    def settlements(self) -> list[Settlement]: ...
+
+Call = tuple[int, str, str, list[int]]
+"""A request that is to be counted with other gateways: ticket, tenant, id, and amounts."""
+Settlement = tuple[str, str, list[int | None]]
+"""The end of a request that was counted so: tenant, id, and what it used of each limit, where that is known."""
 
 @final
 class Handed:
@@ -148,6 +157,91 @@ class Places:
 
     def leave(self, owner: str) -> None: ...
 
+# -- tenants, of both lanes
+
+Limits = tuple[tuple[int, int, int], int, float, int]
+"""Per minute of requests, input and output tokens; concurrency; seconds of a burst; parts."""
+LimitHeaders = Sequence[Sequence[str] | None]
+"""Of requests and of tokens: the limit, what remains, and when the bucket is full."""
+Budget = tuple[int | None, int | None]
+"""Of a day and of a month, in billionths of the currency."""
+
+@final
+class Reservation:
+    """What one request took from the limits of its tenant, until `TenantQuota.settle`."""
+
+@final
+class TenantQuota:
+    """Twin of the gateway's `quotas.tenant.TenantQuota`. Amounts: of requests, input and output tokens."""
+
+    def __init__(self, limits: Limits) -> None: ...
+    @property
+    def running(self) -> int: ...
+    def reserve(self, amounts: Sequence[int], now_s: float) -> tuple[Reservation | None, tuple[str, float] | None]:
+        """A reservation, or the limit that is reached and the seconds to wait."""
+
+    def settle(self, reservation: Reservation, used: Sequence[int | None], now_s: float) -> None: ...
+    def change(self, limits: Limits, now_s: float) -> None: ...
+    def arrive(self, most: int) -> tuple[str, float] | None: ...
+    def arrived(self) -> None: ...
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+    def is_idle(self, now_s: float) -> bool: ...
+    def owed(self, limit: str, now_s: float) -> float: ...
+    def headers(self, now_s: float) -> LimitHeaders: ...
+
+@final
+class Quotas:
+    """Twin of the gateway's `quotas.registry.Quotas`."""
+
+    def __init__(self) -> None: ...
+    def of(self, tenant: str, limits: Limits, now_s: float) -> TenantQuota: ...
+    def find(self, tenant: str) -> TenantQuota | None: ...
+    def names(self) -> list[str]: ...
+    def forget_others(self, tenants: set[str], now_s: float) -> None: ...
+
+@final
+class Spending:
+    """Twin of the gateway's `ledger.spending.Spending`. Amounts are in billionths of the currency."""
+
+    def __init__(self) -> None: ...
+    def read(self, spent: Mapping[str, tuple[int, int]], hour: int) -> None:
+        """`spent`: in the day and in the month, by tenant."""
+
+    def written(self, added: Mapping[str, int]) -> None: ...
+    def expect(self, tenant: str, nano: int) -> None: ...
+    def begin(self, tenant: str, nano: int, budget: Budget, hour: int) -> str: ...
+    def unwritten(self, tenant: str) -> int: ...
+    def of(self, tenant: str, hour: int) -> tuple[int, int]:
+        """In the day and in the month."""
+
+    def exhausted(self, tenant: str, budget: Budget, hour: int) -> str: ...
+
+@final
+class LaneTenant:
+    """A tenant for `Lane.identify_by`.
+
+    `prices`: name of the model, input, output, cached input, request. `budget`, `limits`: this gateway's part.
+    `shared_limits`: of all gateways, where its requests are counted with them. `keys`: id, hash, and the Unix time at
+    which it expires.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        models: Sequence[str],
+        is_disabled: bool,
+        weight: int,
+        priority_limit: int | None,
+        prices: Sequence[tuple[str, int, int, int | None, int]],
+        budget: Budget,
+        output_tokens: int,
+        limits: Limits,
+        shared_limits: Limits | None,
+        keys: Sequence[tuple[str, str, float | None]],
+    ) -> None: ...
+
 # -- the fast lane (docs/plane.md)
 
 Strata = dict[str, list[int]]
@@ -190,8 +284,9 @@ class LaneRoute:
     """A route for `Lane.publish`. `reason`: why its requests are Python's; empty: they are plain.
 
     `names`: by which requests name it. `backends`: revisions with their weights and endpoints. `forwarded`: credentials
-    that servers get. `is_paused`: the failsafe acts. `valid_for_s`: of its weights; None: for ever. Raises ValueError:
-    a reason that metrics do not have, or a negative time.
+    that servers get. `isolates`: an engine of its endpoints knows no tenants. `is_paused`: the failsafe acts.
+    `valid_for_s`: of its weights; None: for ever. Raises ValueError: a reason that metrics do not have, or a negative
+    time.
     """
 
     def __init__(
@@ -206,6 +301,7 @@ class LaneRoute:
         salt: str,
         backends: Sequence[tuple[str, int, Sequence[Endpoint]]],
         forwarded: Sequence[str],
+        isolates: bool,
         generation: Generation | None,
         is_paused: bool,
         valid_for_s: float | None,
@@ -238,6 +334,8 @@ class Lane:
         recount_one_in: int,
         trace_below: int | None,
         in_flight: Places,
+        quotas: Quotas,
+        spending: Spending,
         max_bytes: int,
         percentage: int,
         now_s: float,
@@ -257,6 +355,12 @@ class Lane:
     def renew(self, valid_for_s: float) -> None:
         """The weights of all routes are valid for so long. Raises ValueError."""
 
+    def identify_by(self, tenants: Sequence[LaneTenant] | None, pepper: bytes, number: int) -> None:
+        """Replaces the tenants by which requests are authenticated; None: no request has an identity.
+
+        `pepper`: empty: no key is valid. `number`: of this publication.
+        """
+
     def sign_with(self, id: str, master: bytes) -> None:
         """The key that proves tenants; an empty id: there is none."""
 
@@ -269,6 +373,16 @@ class Lane:
     def answered(self, client: str, path: str, body: bytes) -> bool: ...
     def count_python(self, url: str, count: int) -> None:
         """Python has so many requests in flight at an endpoint."""
+
+    def answer(self, answers: Sequence[tuple[int, Sequence[float] | None]]) -> list[int]:
+        """Answers calls, by ticket: seconds until each bucket is full; None: it was not taken. Returns the tickets of
+        those that no longer wait."""
+
+    def count_python_of(self, url: str, tenant: str, count: int) -> None:
+        """Python has so many requests of a tenant in flight at an endpoint."""
+
+    def of_tenant_at(self, url: str, tenant: str) -> int:
+        """Requests of a tenant in flight at an endpoint, in this lane."""
 
     def at(self, url: str) -> int:
         """Requests in flight at an endpoint, in this lane."""
@@ -295,6 +409,43 @@ class LaneCounts:
     @property
     def hand_overs(self) -> list[tuple[str, str, int]]:
         """Connections that went to Python, by model ("": not known) and reason."""
+
+    @property
+    def charges(self) -> list[TenantCharge]: ...
+
+@final
+class TenantCharge:
+    """What requests of one tenant, key, model, revision and hour came to."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def key(self) -> str:
+        """The id of the API key."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+    @property
+    def hour(self) -> int: ...
+    @property
+    def admitted(self) -> int:
+        """Requests that took from the tenant's limits, and ended in this lane."""
+
+    @property
+    def requests(self) -> int:
+        """Those of them that are charged."""
+
+    @property
+    def usage(self) -> tuple[int, int, int]:
+        """Input, output and cached tokens."""
+
+    @property
+    def cost_nano(self) -> int: ...
+    @property
+    def estimated(self) -> int:
+        """Responses whose servers reported no usage."""
 
 Times = tuple[list[int], float]
 """Counts by bucket, empty without any, and the sum of seconds."""
@@ -366,6 +517,16 @@ class LogEntry:
     def bytes_out(self) -> int: ...
     @property
     def tokens(self) -> tuple[int, int] | None: ...
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the tokens are."""
+
+    @property
+    def tenant(self) -> str:
+        """Empty without one; so is `key`."""
+
+    @property
+    def key(self) -> str: ...
 
 @final
 class Recount:
@@ -382,6 +543,8 @@ class Recount:
     @property
     def route(self) -> str: ...
     @property
+    def model(self) -> str: ...
+    @property
     def salt(self) -> str: ...
     @property
     def weights(self) -> list[tuple[str, int]]: ...
@@ -395,6 +558,36 @@ class Recount:
     def stratum(self) -> str: ...
     @property
     def sent(self) -> bytes: ...
+    @property
+    def paid(self) -> Paid | None:
+        """None without a tenant."""
+
+@final
+class Paid:
+    """What a tenant paid for a request. `table`: the publication of tenants by which it was found."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def table(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int | None:
+        """As the head of the response has them."""
+
+    @property
+    def reserved(self) -> tuple[int, int]:
+        """Input and output tokens."""
+
+    @property
+    def usage(self) -> tuple[int, int, int]:
+        """Input, output and cached tokens."""
+
+    @property
+    def is_estimated(self) -> bool: ...
+    @property
+    def cost_nano(self) -> int: ...
 
 @final
 class Begun:
@@ -429,6 +622,10 @@ class Begun:
 
     def take_place(self) -> bool:
         """Whether it has a place among the requests in flight, which is the caller's from here on."""
+
+    def take_reservation(self, tenant: str) -> tuple[Reservation | None, LimitHeaders] | None:
+        """What it took from the limits of this tenant, which the caller settles; None: nothing. Its expected cost is no
+        longer counted. Without a reservation it was counted with other gateways, by its id."""
 
     def counted(self) -> None:
         """It no longer counts as in flight in this lane."""

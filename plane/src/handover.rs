@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 use tokio::net::TcpStream as Connection;
@@ -14,6 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::balancing::in_flight::Flight;
 use crate::limits::places::{Places, Refusal};
+use crate::serving::admission::Reserved;
+use crate::sharing::counters::{Call, Settlement};
 use crate::telemetry::access_log::{LogEntry, Recount};
 
 /// Connections that may wait for Python with their first bytes.
@@ -21,6 +23,9 @@ pub const MOST_UNTAKEN: usize = 64;
 /// What is read of a connection before Python has it, so that 4 MiB at most wait. As much as Python reads at once
 /// (`limits/transports.py`): a head that comes whole counts whole, or not at all.
 pub const FIRST_BYTES: usize = 64 << 10;
+
+/// Calls and settlements of limits that gateways share wait so long for others, while answers are awaited.
+const SOON: Duration = Duration::from_millis(2);
 
 /// Entries for the access log that may wait, and requests to count again.
 const MAX_LOGGED: usize = 8192;
@@ -79,6 +84,8 @@ pub struct Begun {
     /// Counts of it, which stay until Python has its own.
     pub in_flight: Option<Place>,
     pub flight: Option<Flight>,
+    /// What it took from the limits of its tenant.
+    pub reserved: Option<Reserved>,
 }
 
 /// A connection that Python is to serve. Dropped, it is closed and its place is free.
@@ -125,6 +132,9 @@ pub struct News {
     pub unlogged: u64,
     /// Requests that Python counts again.
     pub recounts: Vec<Recount>,
+    /// Requests that Python counts with other gateways, and those that ended of them.
+    pub calls: Vec<Call>,
+    pub settlements: Vec<Settlement>,
 }
 
 /// The side of the queue that both threads hold.
@@ -134,6 +144,7 @@ pub struct HandOver {
     room: Arc<Semaphore>,
     event: OwnedFd,
     is_woken: AtomicBool,
+    wakes_soon: AtomicBool,
 }
 
 impl HandOver {
@@ -143,6 +154,7 @@ impl HandOver {
             room: Arc::new(Semaphore::new(MOST_UNTAKEN)),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_woken: AtomicBool::new(false),
+            wakes_soon: AtomicBool::new(false),
         })
     }
 
@@ -162,6 +174,35 @@ impl HandOver {
         news.1.push(room);
         drop(news);
         self.wake();
+    }
+
+    /// Has Python count a request with other gateways: at once, or with others where answers are awaited already.
+    pub fn call(self: &Arc<Self>, call: Call, is_first: bool) {
+        locked(&self.news).0.calls.push(call);
+        if is_first {
+            self.wake();
+        } else {
+            self.wake_soon();
+        }
+    }
+
+    /// A request ended that was counted so. Python takes it with the next calls, or within moments.
+    pub fn settle(self: &Arc<Self>, settlement: Settlement) {
+        locked(&self.news).0.settlements.push(settlement);
+        self.wake_soon();
+    }
+
+    /// Wakes Python in a moment, once for all that comes until then; outside of the thread at once.
+    fn wake_soon(self: &Arc<Self>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return self.wake() };
+        if !self.wakes_soon.swap(true, Ordering::SeqCst) {
+            let this = self.clone();
+            runtime.spawn(async move {
+                tokio::time::sleep(SOON).await;
+                this.wakes_soon.store(false, Ordering::SeqCst);
+                this.wake();
+            });
+        }
     }
 
     /// Changes the counts.
@@ -199,6 +240,7 @@ impl HandOver {
         let _ = rustix::io::read(&self.event, &mut count); // empty where nothing was written
                                                            // Before the news is taken: what comes later wakes again.
         self.is_woken.store(false, Ordering::SeqCst);
+        self.wakes_soon.store(false, Ordering::SeqCst); // a thread that ended wakes no one any more
         let (news, room) = std::mem::take(&mut *locked(&self.news));
         drop(room);
         news

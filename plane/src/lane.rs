@@ -13,10 +13,15 @@ use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision, RevisionCounts};
 use crate::forwarding::poison::Suspects;
 use crate::handover::{locked, Place};
+use crate::identity::tenants::TenantTable;
 use crate::judging::samples::GenerationSamples;
+use crate::ledger::charges::{Charges, Payer, Sums};
+use crate::ledger::spending::Spending;
 use crate::limits::places::Places;
+use crate::quotas::registry::Quotas;
 use crate::routing::router::Backend;
 use crate::routing::table::{Named, Route, Served, Table};
+use crate::sharing::counters::Waiting;
 use crate::telemetry::metrics::HandOvers;
 use crate::upstream::pool::EndpointPool;
 use crate::upstream::tenant_proof::{SigningKey, TenantSigner};
@@ -69,9 +74,20 @@ pub struct Compiled {
     pub salt: String,
     pub backends: Vec<(String, i64, Vec<EndpointTuple>)>,
     pub forwarded: Vec<String>,
+    /// An engine of its endpoints knows no tenants, and Python keeps them apart there.
+    pub isolates: bool,
     pub generation: Option<Arc<GenerationSamples>>,
     pub is_paused: bool,
     pub valid_for: Option<Duration>,
+}
+
+/// What both lanes count in one place.
+#[derive(Clone, Debug)]
+pub struct InBoth {
+    /// Places of requests in flight.
+    pub in_flight: Arc<Mutex<Places>>,
+    pub quotas: Arc<Mutex<Quotas>>,
+    pub spending: Arc<Mutex<Spending>>,
 }
 
 /// What lives longer than a table.
@@ -87,8 +103,15 @@ struct Live {
 #[derive(Debug)]
 pub struct Lane {
     pub settings: Settings,
-    /// Requests in flight, of both lanes.
     pub in_flight: Arc<Mutex<Places>>,
+    pub quotas: Arc<Mutex<Quotas>>,
+    pub spending: Arc<Mutex<Spending>>,
+    /// Of requests that ended here.
+    pub charges: Mutex<Charges>,
+    /// Calls to the counters that gateways share.
+    pub waiting: Waiting,
+    /// None: no request has an identity.
+    tenants: Mutex<Option<Arc<TenantTable>>>,
     /// Bytes of requests and responses in this lane, by owner.
     pub bytes: Mutex<Places>,
     pub suspects: Mutex<Suspects>,
@@ -113,14 +136,20 @@ pub struct Counts {
     pub revisions: Vec<(Arc<Revision>, RevisionCounts)>,
     pub endpoints: Vec<(String, u64)>,
     pub hand_overs: Vec<(String, &'static str, u64)>,
+    pub charges: Vec<(Payer, Sums)>,
 }
 
 impl Lane {
     /// `max_bytes`, `percentage`: of memory for requests, in all and of one client. `now_s`: of Python's clock.
-    pub fn new(settings: Settings, in_flight: Arc<Mutex<Places>>, max_bytes: u64, percentage: u64, now_s: f64) -> Self {
+    pub fn new(settings: Settings, shared: InBoth, max_bytes: u64, percentage: u64, now_s: f64) -> Self {
         Lane {
             settings,
-            in_flight,
+            in_flight: shared.in_flight,
+            quotas: shared.quotas,
+            spending: shared.spending,
+            charges: Mutex::default(),
+            waiting: Waiting::default(),
+            tenants: Mutex::default(),
             bytes: Mutex::new(Places::new(max_bytes, percentage, 0)),
             suspects: Mutex::default(),
             hand_overs: Mutex::default(),
@@ -163,6 +192,17 @@ impl Lane {
 
     pub fn table(&self) -> Arc<Table> {
         locked(&self.table).clone()
+    }
+
+    /// The tenants by which requests are authenticated; None: no request has an identity.
+    pub fn tenants(&self) -> Option<Arc<TenantTable>> {
+        locked(&self.tenants).clone()
+    }
+
+    /// Replaces the tenants. When this returns, no request is authenticated by the former ones any more.
+    pub fn identify_by(&self, tenants: Option<TenantTable>) {
+        let former = std::mem::replace(&mut *locked(&self.tenants), tenants.map(Arc::new));
+        drop(former); // not under the lock
     }
 
     /// The key that proves tenants; None: nothing is proved.
@@ -208,6 +248,18 @@ impl Lane {
         }
     }
 
+    /// Python's requests of a tenant at an endpoint are so many now.
+    pub fn count_python_of(&self, url: &str, tenant: &str, count: i64) {
+        if let Some(endpoint) = locked(&self.live).endpoints.get(url) {
+            endpoint.count_tenant(tenant, |counts| counts.of_python = count);
+        }
+    }
+
+    /// The lane's requests of a tenant at an endpoint.
+    pub fn of_tenant_at(&self, url: &str, tenant: &str) -> i64 {
+        locked(&self.live).endpoints.get(url).map_or(0, |one| one.of_tenant(tenant).of_lane)
+    }
+
     /// The lane's requests at an endpoint.
     pub fn at(&self, url: &str) -> i64 {
         locked(&self.live).endpoints.get(url).map_or(0, |one| one.of_lane.load(Ordering::SeqCst))
@@ -243,7 +295,8 @@ impl Lane {
         let successes = live.endpoints.values().map(|one| (one.url.clone(), one.successes.swap(0, Ordering::SeqCst)));
         let endpoints = successes.filter(|(_, count)| *count > 0).collect();
         drop(live);
-        Counts { revisions, endpoints, hand_overs: locked(&self.hand_overs).take() }
+        let (hand_overs, charges) = (locked(&self.hand_overs).take(), locked(&self.charges).take());
+        Counts { revisions, endpoints, hand_overs, charges }
     }
 }
 
@@ -262,7 +315,8 @@ impl Live {
         let key = (one.name.clone(), one.uid.clone());
         let activity = self.activities.entry(key).or_default().clone();
         let names = [one.name, one.model, one.id];
-        let route = Route::new(names, one.salt, backends, served, one.forwarded, activity, one.generation);
+        let mut route = Route::new(names, one.salt, backends, served, one.forwarded, activity, one.generation);
+        route.isolates = one.isolates;
         route.pause(one.is_paused);
         route.renew(one.valid_for.and_then(|left| Instant::now().checked_add(left)));
         route

@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     /// Serves plain requests; None: all are Python's.
     lane: Option<Arc<Lane>>,
     places: Arc<Mutex<Places>>,
-    handover: HandOver,
+    handover: Arc<HandOver>,
     orders: watch::Sender<Orders>,
     silent: AtomicU64,
     /// The thread ended by an error, and may start again.
@@ -88,7 +88,7 @@ impl Listener {
             settings,
             lane,
             places: Arc::new(Mutex::new(places)),
-            handover: HandOver::new()?,
+            handover: Arc::new(HandOver::new()?),
             orders: watch::Sender::new(orders),
             silent: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
@@ -175,7 +175,7 @@ impl Drop for Listener {
 }
 
 impl Shared {
-    pub(crate) fn handover(&self) -> &HandOver {
+    pub(crate) fn handover(&self) -> &Arc<HandOver> {
         &self.handover
     }
 

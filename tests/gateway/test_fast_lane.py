@@ -405,7 +405,7 @@ async def test_a_table_is_in_force_in_both_lanes_when_its_digest_is_reported() -
         assert (fast(gate), reasons(gate)) == (40, {"table": 1})
 
 
-async def test_a_tenant_closes_the_lane_at_once() -> None:
+async def test_a_tenant_closes_the_lane_to_requests_without_a_key_at_once() -> None:
     async with two_lanes() as (_, gate, _):
         reader, writer = await connect(gate)
         writer.write(post())
@@ -414,7 +414,7 @@ async def test_a_tenant_closes_the_lane_at_once() -> None:
         writer.write(post())
         assert (await read_response(reader))[0] == 401
         await drop(writer)
-        assert (fast(gate), reasons(gate)) == (1, {"tenants": 1})
+        assert (fast(gate), reasons(gate)) == (1, {"anonymous": 1})
 
 
 async def test_a_drain_ends_connections_of_both_lanes_and_loses_no_request() -> None:

@@ -102,9 +102,11 @@ async def test_a_tenant_that_sends_one_byte_of_each_body_leaves_others_their_pla
             for late in (False, True):
                 answers = [await ask(gate, ATTACKER, bearer(keys[1]), late=late) for _ in range(5)]
                 assert answers == [200] * 5, "a tenant is known by its key, whatever its address"
-            assert await ask(gate, NEIGHBOUR, bearer(keys[0]), late=True) == 429
+            # In the fast lane a body may take a second, and has none of these places meanwhile.
+            expected = 200 if gate.edge.lane else 429
+            assert await ask(gate, NEIGHBOUR, bearer(keys[0]), late=True) == expected
         await until_async(lambda: gate.edge.running == 0)
-        assert gate.outcomes()["ok"] == 10
+        assert gate.outcomes()["ok"] == (11 if gate.edge.lane else 10)
 
 
 @pytest.mark.finding("F2")

@@ -89,6 +89,7 @@ def compare_quota(seed: int) -> None:
     now_s = random.choice((0.0, 1e6))
     for _ in range(random.randint(1, 12)):
         now_s += random.choice((0.0, random.random(), 30.0))
+        compare_arrivals(random, ours, theirs)
         kind = random.randrange(6)
         if kind < 3:
             amounts = [random.choice((0, 1, 5, 1000)) for _ in NAMES]
@@ -111,6 +112,24 @@ def compare_quota(seed: int) -> None:
             theirs.change(limits, now_s)
         assert ours.running == theirs.running
         assert ours.headers(now_s) == shown(theirs.headers(now_s))
+        assert ours.is_idle(now_s) == theirs.is_idle(now_s)
+        assert all(bits(ours.owed(name, now_s)) == bits(theirs.owed(name, now_s)) for name in (*NAMES, "concurrency"))
+
+
+def compare_arrivals(random: Random, ours: TenantQuota, theirs: Any) -> None:
+    """Bodies that are awaited, and requests that take from no bucket."""
+    most = random.randrange(3)
+    reached = ours.arrive(most)
+    assert theirs.arrive(most) == (reached and (reached.limit, reached.wait_s))
+    if not reached and most % 2:
+        ours.arrived()
+        theirs.arrived()
+    if random.random() < 0.2:
+        ours.enter()
+        theirs.enter()
+    elif random.random() < 0.2:
+        ours.leave()
+        theirs.leave()
 
 
 def compare_durations(seconds: float) -> None:

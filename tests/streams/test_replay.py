@@ -216,9 +216,9 @@ async def test_a_finished_stream_that_is_computed_again_is_paid_for_again(two: l
         async def spent() -> tuple[int, int]:
             await gate.ledger.flush()
             _, rows = await gate.ledger.usage(0, 1 << 30, "")
-            bucket = gate.admission.quotas.known()["team-a"]._buckets["output_tokens"]
-            now_s = asyncio.get_running_loop().time()
-            return sum(row["output_tokens"] for row in rows), round(bucket.full_in_s(now_s) / bucket.rate.interval_s)
+            quota, now_s = gate.admission.quotas.find("team-a"), asyncio.get_running_loop().time()
+            assert quota is not None
+            return sum(row["output_tokens"] for row in rows), round(quota.owed("output_tokens", now_s))
 
         events = await (await Reader.ask(gate, **headers)).take()
         assert (await spent())[0] == TOKENS

@@ -1,10 +1,13 @@
 """Joins the fast lane of the compiled data plane with what it shares with Python, where this gateway has one."""
 
+from functools import partial
+
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
-from ..fast_lane.lane import FastLane
+from ..fast_lane.lane import FastLane, Tenants
 from ..forwarding.proxy import Forwarding
 from ..plane.port import PlanePort
+from ..serving.admission import Admission
 from ..serving.api import PublicApi
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
@@ -36,14 +39,24 @@ def join_lane(
         max_sessions=max_sessions(settings),
         logs=edge.access_log.is_on,
         trace_share=edge.traces.share,
-        usable=lambda: authenticator.needs_none,
+        tenants=partial(_tenants_of, authenticator, edge.admission),
+        charging=edge.admission,
     )
+    edge.admission.join(lane)
     balancer.join(lane)
     edge.join(lane)
     crashes, signer = forwarding.crashes, forwarding.signer
     crashes.join(lane)
     signer.join(lane.native.sign_with)
     authenticator.known.on_change = lane.tenants_changed
-    plane.join(lane, edge.access_log, signer.refresh, crashes.forget)
+    plane.join(lane, edge.access_log, signer.refresh, crashes.forget, lane.tenants_changed)
     lane.tenants_changed()
     return lane
+
+
+def _tenants_of(authenticator: Authenticator, admission: Admission) -> Tenants | None:
+    """The tenants by which requests are authenticated now; None: they are not known."""
+    if authenticator.needs_none:
+        return Tenants(None, admission.share)
+    table = authenticator.known.current
+    return Tenants(table, admission.share) if table is not None else None

@@ -1,7 +1,8 @@
 """Counts of requests in flight, by endpoint and by revision."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,6 +15,9 @@ from .attempt import RequestCounts
 
 if TYPE_CHECKING:
     from slipway_plane import _native
+
+
+_NONE: Counter[str] = Counter()  # which no one changes
 
 
 class InFlight:
@@ -36,9 +40,14 @@ class InFlight:
         """Those that Python has."""
         return self._by_url
 
+    @property
+    def by_tenant_here(self) -> Mapping[str, Mapping[str, int]]:
+        """Those that Python has of each tenant, by URL."""
+        return self._by_tenant
+
     def join(self, lane: "_native.Lane") -> None:
         """The fast lane has requests in flight too: each lane sees those of both."""
-        self._lane, self._both = lane, _BothLanes(self._by_url, lane)
+        self._lane, self._both = lane, _BothLanes(self._by_url, lane.at)
 
     def of_lane(self) -> dict[tuple[str, str], int]:
         """Requests in flight in the fast lane, by route and revision."""
@@ -59,7 +68,10 @@ class InFlight:
 
     def of_tenant(self, tenant: str) -> Mapping[str, int]:
         """Requests of one tenant in flight, by the URL of the endpoint; empty for "", which is no tenant."""
-        return self._by_tenant.get(tenant, {})
+        here = self._by_tenant.get(tenant, _NONE)
+        if self._lane is None or not tenant:
+            return here
+        return _BothLanes(here, partial(self._lane.of_tenant_at, tenant=tenant))
 
     def add(self, endpoint: RouteEndpoint, *, first: bool, tenant: str = "") -> RequestCounts:
         """Counts an attempt that begins; returns the counts of its revision, for `remove`.
@@ -75,8 +87,7 @@ class InFlight:
             if own is None:
                 own = self._by_tenant[tenant] = Counter()
             own[endpoint.url] += 1
-        if self._lane is not None:
-            self._lane.count_python(endpoint.url, self._by_url[endpoint.url])
+        self._show_lane(endpoint.url, tenant)
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, 1)
         return counts
 
@@ -88,9 +99,16 @@ class InFlight:
             _decrement(self._by_tenant[tenant], endpoint.url)
             if not self._by_tenant[tenant]:
                 del self._by_tenant[tenant]
-        if self._lane is not None:
-            self._lane.count_python(endpoint.url, self._by_url.get(endpoint.url, 0))
+        self._show_lane(endpoint.url, tenant)
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, -1)
+
+    def _show_lane(self, url: str, tenant: str) -> None:
+        """The fast lane gets what Python has at an endpoint."""
+        if self._lane is None:
+            return
+        self._lane.count_python(url, self._by_url.get(url, 0))
+        if tenant:
+            self._lane.count_python_of(url, tenant, self._by_tenant.get(tenant, _NONE).get(url, 0))
 
     def at(self, url: str) -> int:
         """Requests of clients in flight at an endpoint."""
@@ -119,16 +137,16 @@ class InFlight:
 class _BothLanes(Mapping[str, int]):
     """Requests in flight by URL, of both lanes. Iteration has those that Python has some at."""
 
-    __slots__ = ("_here", "_lane")
+    __slots__ = ("_here", "_in_lane")
 
-    def __init__(self, here: Counter[str], lane: "_native.Lane") -> None:
-        self._here, self._lane = here, lane
+    def __init__(self, here: Counter[str], in_lane: Callable[[str], int]) -> None:
+        self._here, self._in_lane = here, in_lane
 
     def __getitem__(self, url: str) -> int:
-        return self._here[url] + self._lane.at(url)
+        return self._here[url] + self._in_lane(url)
 
     def get(self, url: str, default: int = 0) -> int:  # type: ignore[override]
-        return self._here[url] + self._lane.at(url)
+        return self._here[url] + self._in_lane(url)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._here)

@@ -118,7 +118,7 @@ class LoadBalancer:
             counted = samples.in_lane if samples else None
             return counted, self.failsafe.is_cut_off(route), self.failsafe.valid_for_s(route)
 
-        self._lane.publish(table, state_of, self.in_flight.by_url_here)
+        self._lane.publish(table, state_of, self.in_flight.by_url_here, self.in_flight.by_tenant_here)
 
     def publish(self, table: RouteTable | None) -> None:
         """Replaces the route table and adapts all live state to it. None: no table is known, and nothing is routed."""

@@ -6,23 +6,31 @@ every request they share: sessions of the judge, places in flight, and the load 
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiohttp.http import SERVER_SOFTWARE
 from yarl import URL
 
 from slipway_plane import NATIVE
 
+from ..identity.tenants import TenantTable
 from ..judging.outcome import E2E
 from ..judging.samples import BOUNDS
 from ..judging.units import SharedUnits
+from ..ledger.shared_spending import SharedSpending
+from ..quotas.policy import Budget, Policy
+from ..quotas.shared import SharedQuotas
+from ..quotas.tenant import Limits, Share
 from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
+from ..sharing.counters import SharedCounters
+from ..sharing.lane_calls import LaneCalls
 from ..telemetry.metrics import TIME_BUCKETS, TTFT_BUCKETS, GatewayMetrics
 from ..wire.inference import ROUTED_PATHS
 from .recount import Recounter
 from .table import compile_table
+from .tenants import compile_tenants
 
 if TYPE_CHECKING:
     from slipway_plane import _native
@@ -40,10 +48,41 @@ MEMORY_PART = 8
 _NEVER_PLAIN = frozenset({"/v1/responses"})
 
 
+class Tenants(NamedTuple):
+    """The tenants by which requests are authenticated, and this gateway's share of limits and budgets.
+
+    `table` None: no request has an identity.
+    """
+
+    table: TenantTable | None
+    share: Share
+
+
+class Charging(Protocol):
+    """What tenants may use here, and where the lane's charges go: `serving.admission.Admission`."""
+
+    def part(self, policy: Policy) -> tuple[Limits, Budget]:
+        """This gateway's part of limits and budget now."""
+
+    def counts_together(self, policy: Policy) -> bool:
+        """Whether requests of a tenant with this policy are counted with other gateways."""
+
+    def may_spend(self, tenant: str, budget: Budget) -> bool:
+        """Whether something is left of a budget that gateways spend together, as far as that is known here."""
+
+    @property
+    def counters(self) -> SharedCounters | None:
+        """Where limits are counted with other gateways; None: they are not."""
+
+    def gather(self, one: "_native.TenantCharge") -> None:
+        """Takes what requests of one tenant came to."""
+
+
 class FastLane:
     """Made before the first table and the first connection.
 
-    `usable`: whether requests without an identity may be served now; it is looked at when `tenants_changed`.
+    `tenants`: by which requests are authenticated now, None while they are not known; it is looked at when
+    `tenants_changed`, and from time to time.
     `trace_share`: of requests, which have spans and so are Python's; None: there are no spans.
     """
 
@@ -56,14 +95,19 @@ class FastLane:
         max_sessions: int,
         logs: bool,
         trace_share: float | None,
-        usable: Callable[[], bool],
+        tenants: Callable[[], Tenants | None],
+        charging: Charging,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert NATIVE is not None
-        self._usable, self._metrics, self._clock = usable, metrics, clock
+        self._tenants_of, self._charging, self._metrics, self._clock = tenants, charging, metrics, clock
+        self._tenants: Tenants | None = None  # as the lane has them
+        self._identified = 0  # how often they were published
         self.is_draining = self.is_open = False
-        self.tables = 0  # how many were published
+        self.tables = 0  # how many were published, of routes and of tenants
         self.in_flight: _native.Places = NATIVE.Places(settings.max_inflight, settings.max_client_percentage)
+        quotas, spending = NATIVE.Quotas(), NATIVE.Spending()
+        self.quotas, self.spending = SharedQuotas(quotas), SharedSpending(spending)
         self._sessions: _native.Sessions = NATIVE.Sessions(max_sessions)
         self.paths = frozenset(ROUTED_PATHS) - _NEVER_PLAIN
         self.native: _native.Lane = NATIVE.Lane(
@@ -87,12 +131,15 @@ class FastLane:
             recount_one_in=RECOUNT_ONE_IN,
             trace_below=None if trace_share is None else round(trace_share * 16**8),
             in_flight=self.in_flight,
+            quotas=quotas,
+            spending=spending,
             max_bytes=budget_bytes // MEMORY_PART,
             percentage=settings.max_client_percentage,
             now_s=clock(),
         )
+        self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
         self._is_doubted = False  # a recount differed: what the judge gets has to be Python's
-        self.recounter = Recounter(settings, metrics, self._doubt)
+        self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
         self.recount = self.recounter.look
         self._has_table = False
         self._follow: Callable[[_native.LaneCounts], None] = lambda counts: None
@@ -118,11 +165,12 @@ class FastLane:
         table: RouteTable | None,
         state_of: Callable[[Route], tuple[Any, bool, float | None]],
         loads: Mapping[str, int],
+        loads_of_tenants: Mapping[str, Mapping[str, int]],
     ) -> None:
         """Replaces the table of the lane. When it returns, no further request is routed by the former one.
 
         `state_of`: where a plain route is counted for the judge, whether its failsafe acts, and for how many seconds
-        its weights are valid. `loads`: Python's requests in flight by URL.
+        its weights are valid. `loads`: Python's requests in flight by URL, and by tenant and URL.
         """
         assert NATIVE is not None
         made = []
@@ -134,16 +182,58 @@ class FastLane:
         self.native.publish(made)
         for url, count in loads.items():
             self.native.count_python(url, count)
+        for tenant, counts in loads_of_tenants.items():
+            for url, count in counts.items():
+                self.native.count_python_of(url, tenant, count)
         self._has_table = table is not None
         self.tables += 1
         self.tenants_changed()
 
     def tenants_changed(self) -> None:
-        """Whether requests need an identity may have changed."""
+        """Whether requests need an identity may have changed, and by which tenants, keys, limits or parts of them."""
+        tenants, former = self._tenants_of(), self._tenants
+        if not (tenants and former and tenants.table is former.table and tenants.share == former.share):
+            self._identify_by(tenants)
         reason = "draining" if self.is_draining else "" if self._has_table else "table"
-        reason = reason or ("recount" if self._is_doubted else "" if self._usable() else "tenants")
+        reason = reason or ("recount" if self._is_doubted else "tenants" if tenants is None else "")
         self.is_open = not reason
         self.native.open(reason)
+
+    def _identify_by(self, tenants: Tenants | None) -> None:
+        assert NATIVE is not None
+        if tenants is self._tenants:
+            return  # they are still not known
+        self._tenants = tenants
+        self._identified += 1
+        self.tables += 1
+        if tenants is None:
+            return
+        listed, pepper = None, b""
+        if (table := tenants.table) is not None:
+            charging, pepper = self._charging, table.pepper
+            compiled = compile_tenants(table, charging.part, charging.counts_together)
+            listed = [NATIVE.LaneTenant(**fields) for fields in compiled]
+        self.native.identify_by(listed, pepper, self._identified)
+
+    def _table_of(self, publication: int) -> TenantTable | None:
+        """The tenants of a publication; None: others are published by now."""
+        return self._tenants.table if self._tenants and publication == self._identified else None
+
+    def count_together(
+        self,
+        calls: Sequence["_native.Call"],
+        settlements: Sequence["_native.Settlement"],
+        take_more: Callable[[], None],
+    ) -> None:
+        """Has requests counted with other gateways, and ends those that were. `take_more`: called after answers."""
+        self._calls.take_more = take_more
+        self._calls.settle(settlements)  # which gives back what others may take
+        self._calls.take(calls, self._policy_of)
+
+    def _policy_of(self, name: str) -> Policy | None:
+        table = self._tenants.table if self._tenants else None
+        tenant = table.tenants.get(name) if table else None
+        return tenant.policy if tenant else None
 
     def _doubt(self) -> None:
         self._is_doubted = True
@@ -167,6 +257,8 @@ class FastLane:
             self._metrics.served_in_lane(one)
         for model, reason, times in counts.hand_overs:
             self._metrics.handed_over(model or "unknown", reason, times)
+        for charge in counts.charges:
+            self._charging.gather(charge)
         self._follow(counts)
 
     def _running(self) -> dict[tuple[str, str], int]:

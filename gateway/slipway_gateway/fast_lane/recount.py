@@ -1,14 +1,22 @@
 """Counts a sample of the fast lane's requests again, by Python's functions: the judge relies on both lanes alike."""
 
 import logging
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from multidict import CIMultiDict
 
+from slipway_contracts.headers import PROMPT_TOKENS
 from slipway_contracts.route_table import Backend
 
+from ..identity.authenticate import AuthReason, AuthRefusal, RequestIdentity, authenticate
+from ..identity.tenants import TenantTable
 from ..judging.samples import stratum
+from ..quotas.bounds import bound_of
+from ..quotas.estimate import estimate
+from ..quotas.meter import Meter
+from ..quotas.usage import Usage
 from ..routing.router import assign_revision
 from ..routing.table import Route
 from ..settings import GatewaySettings
@@ -17,7 +25,7 @@ from ..wire import headers, request_fields
 from ..wire.errors import RequestError
 from ..wire.inference import is_inference_protocol
 from ..wire.request_fields import RequestFields
-from ..wire.responses import find_failures, is_text_path
+from ..wire.responses import WITHOUT_MODEL, find_failures, is_text_path
 
 if TYPE_CHECKING:
     from slipway_plane import _native
@@ -28,11 +36,19 @@ log = logging.getLogger(__name__)
 class Recounter:
     """Compares what the lane made of requests with what Python makes of them.
 
-    `on_difference`: called at the first difference of each kind.
+    `on_difference`: called at the first difference of each kind. `tenants`: the table of a publication; None: it is no
+    longer in use.
     """
 
-    def __init__(self, settings: GatewaySettings, metrics: GatewayMetrics, on_difference: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        metrics: GatewayMetrics,
+        on_difference: Callable[[], None],
+        tenants: Callable[[int], TenantTable | None],
+    ) -> None:
         self._settings, self._metrics, self._on_difference = settings, metrics, on_difference
+        self._tenants = tenants
         self._differing: dict[str, set[str]] = {}  # kinds by route
 
     def differing(self, route: str) -> tuple[str, ...]:
@@ -62,19 +78,61 @@ class Recounter:
             return ["refused"]
         settings = self._settings
         request_id = headers.request_id(given) or one.request_id
-        key = request_fields.sticky_key(given, fields, request_id, settings.sticky_by)
+        paid = one.paid
+        own = f"key:{paid.tenant}/{paid.key}" if paid else ""
+        key = request_fields.sticky_key(given, fields, request_id, settings.sticky_by, own)
+        client = f"tenant:{paid.tenant}" if paid else request_fields.client(given, one.owner, settings.share_by)
         backends = tuple(Backend(revision, weight) for revision, weight in one.weights)
         route = Route(one.route, "", "", salt=one.salt, backends=backends)
         same = {
             "request_id": request_id == one.request_id,
             "key": key.encode("utf-8", "surrogatepass") == one.key,
-            "client": request_fields.client(given, one.owner, settings.share_by) == one.client,
+            "client": client == one.client,
             "revision": assign_revision(route, key) == one.own,
             "stratum": stratum(len(one.sent), stream=False) == one.stratum,
             "stream": not fields.streams,
             "outcome": not (is_text_path(path) and find_failures(one.response, wants_json=fields.wants_json)),
         }
+        if paid and (table := self._tenants(paid.table)):
+            same |= _compare_paid(one, paid, table, _Sent(path, given, fields))
         return [kind for kind, holds in same.items() if not holds]
+
+
+class _Sent(NamedTuple):
+    """A request that a client sent."""
+
+    path: str
+    headers: CIMultiDict[str]
+    fields: RequestFields
+
+
+def _compare_paid(one: "_native.Recount", paid: "_native.Paid", table: TenantTable, request: _Sent) -> dict[str, bool]:
+    """Whether the tenant of a request, what it reserved and what it paid are the same here, by kind."""
+    found = authenticate(request.headers, table, time.time())
+    if found == AuthRefusal(AuthReason.EXPIRED):
+        return {}  # since then
+    if not isinstance(found, RequestIdentity) or (found.name, found.key_id) != (paid.tenant, paid.key):
+        return {"identity": False}
+    policy = found.tenant.policy
+    reserved = estimate(
+        request.fields,
+        request.path,
+        len(one.sent),
+        policy.output_tokens,
+        computes=request.path not in WITHOUT_MODEL,
+        writes_text=is_text_path(request.path),
+    )
+    bound = bound_of(request.path, one.sent, request.fields)
+    price = policy.price_of(one.route, one.model)
+    meter = Meter("", paid.tenant, paid.key, estimate=reserved, bound=bound, price=price)
+    meter.begin("", {} if paid.prompt_tokens is None else {PROMPT_TOKENS: str(paid.prompt_tokens)}, continues=False)
+    meter.add_body(one.response)
+    charge = meter.charge()
+    return {
+        "reserved": (reserved.input_tokens, reserved.output_tokens) == paid.reserved,
+        "usage": charge is not None and (charge.usage, charge.estimated) == (Usage(*paid.usage), paid.is_estimated),
+        "cost": charge is not None and charge.cost_nano == paid.cost_nano,
+    }
 
 
 def _head(head: bytes) -> tuple[str, CIMultiDict[str]]:

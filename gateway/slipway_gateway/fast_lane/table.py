@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from ..routing.table import Route, RouteTable
+from ..wire.isolation import ENGINES
 
 Endpoint = tuple[str, str, int, str, str]
 
@@ -27,6 +28,7 @@ class CompiledRoute:
     salt: str
     backends: tuple[tuple[str, int, list[Endpoint]], ...]
     forwarded: tuple[str, ...]
+    isolates: bool  # an engine of its endpoints knows no tenants
 
 
 def why_python(route: Route) -> str:
@@ -57,9 +59,12 @@ def compile_table(table: RouteTable | None, host_of: Callable[[str], str]) -> li
 
 
 def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str]) -> CompiledRoute:
+    engines: set[str] = set()
     reason, backends = why_python(route), []
     for backend in route.backends:
-        endpoints = [endpoint_of(url, host_of) for url in table.urls(route, backend.revision)]
+        urls = table.urls(route, backend.revision)
+        engines.update(table.engines.get(url, "") for url in urls)
+        endpoints = [endpoint_of(url, host_of) for url in urls]
         known = [one for one in endpoints if one is not None]
         if len(known) < len(endpoints):
             reason = reason or "endpoints"
@@ -74,6 +79,7 @@ def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: C
         route.salt,
         tuple(backends),
         route.forward_headers,
+        not engines.isdisjoint(ENGINES),
     )
 
 

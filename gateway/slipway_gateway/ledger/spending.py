@@ -28,6 +28,24 @@ class OwnSpending:
 _NOTHING = Spent()
 
 
+class Written:
+    """Costs that this process wrote to the ledger, by tenant."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[int, Spent]] = {}  # with the hour of the last write
+
+    def add(self, added: Mapping[str, int], hour: int) -> None:
+        for tenant, nano in added.items():
+            former = self.at(tenant, hour)
+            self._of[tenant] = hour, Spent(former.day_nano + nano, former.month_nano + nano)
+
+    def at(self, tenant: str, hour: int) -> Spent:
+        """What was written of a tenant in the day and the month of this hour."""
+        then, found = self._of.get(tenant, (hour, _NOTHING))
+        same_day, same_month = (begin(hour) == begin(then) for begin in (day_begin, month_begin))
+        return Spent(found.day_nano * same_day, found.month_nano * same_month)
+
+
 class Spending:
     """Costs of all tenants, as one process knows them, in billionths of the currency."""
 
@@ -36,16 +54,15 @@ class Spending:
         self._hour = 0
         # Costs that are not in the ledger yet: of responses that ended, and the expected ones of running requests.
         self._unwritten: dict[str, int] = {}
-        self._own: dict[str, tuple[int, Spent]] = {}  # costs that this process wrote, and the hour of its last write
+        self._own = Written()
 
     def read(self, spent: Mapping[str, Spent], hour: int) -> None:
         """Adopts the ledger's totals, read at this hour, which have all that was written until now."""
         self._spent, self._hour = dict(spent), hour
 
     def written(self, added: Mapping[str, int], hour: int) -> None:
+        self._own.add(added, hour)
         for tenant, nano in added.items():
-            own = self.own(tenant, hour)
-            self._own[tenant] = hour, Spent(own.day_nano + nano, own.month_nano + nano)
             former = self._spent.get(tenant, Spent())
             self._spent[tenant] = Spent(former.day_nano + nano, former.month_nano + nano)
 
@@ -57,6 +74,13 @@ class Spending:
         else:
             self._unwritten.pop(tenant, None)
 
+    def begin(self, tenant: str, nano: int, budget: Budget, hour: int) -> str:
+        """Expects a cost, unless a budget is used up: then it returns the period, and changes nothing."""
+        if period := self.exhausted(tenant, budget, hour):
+            return period
+        self.expect(tenant, nano)
+        return ""
+
     def of(self, tenant: str, hour: int) -> Spent:
         """What a tenant spent in the day and the month of this hour, with costs that are not written yet."""
         found, unwritten = self._written_at(tenant, hour), self._unwritten.get(tenant, 0)
@@ -64,9 +88,8 @@ class Spending:
 
     def own(self, tenant: str, hour: int) -> OwnSpending:
         """What a tenant spent at this process alone, in the day and the month of this hour."""
-        then, found = self._own.get(tenant, (hour, Spent()))
-        same_day, same_month = (begin(hour) == begin(then) for begin in (day_begin, month_begin))
-        return OwnSpending(found.day_nano * same_day, found.month_nano * same_month, self._unwritten.get(tenant, 0))
+        found = self._own.at(tenant, hour)
+        return OwnSpending(found.day_nano, found.month_nano, self._unwritten.get(tenant, 0))
 
     def exhausted(self, tenant: str, budget: Budget, hour: int) -> str:
         """The period whose budget a tenant has used up, `day` or `month`; empty when there is none."""

@@ -201,7 +201,7 @@ class LedgerStore:
 def _counts(charge: Charge) -> _Counts:
     usage = charge.usage
     tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
-    return 1, *map(_bounded, tokens), _bounded(charge.cost_nano), int(charge.estimated)
+    return charge.requests, *map(_bounded, tokens), _bounded(charge.cost_nano), int(charge.estimated)
 
 
 def _bounded(count: int) -> int:

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import to_builtins
 
 from slipway_process.backoff import Backoff
@@ -17,8 +19,10 @@ from slipway_process.places import Places
 
 from ..quotas.meter import Charge, Meter
 from ..quotas.policy import Budget
+from ..quotas.usage import Usage
 from ..telemetry.metrics import GatewayMetrics
 from .periods import hour_of
+from .shared_spending import SharedSpending
 from .spending import OwnSpending, Spending
 from .store import LedgerStore, Spent
 
@@ -27,12 +31,14 @@ log = logging.getLogger(__name__)
 # With the time of a write this is what a gateway that is killed may lose: less than a second.
 _INTERVAL_S = 0.5
 _BACKOFF = Backoff(1.0, 10.0)  # while the database is away
-# Charges that wait while the database is away: some 40 MB, with a share for each tenant. Others are lost, and counted.
+# Charges and sums that wait while the database is away: some 40 MB, with a share for each tenant. Others are lost, and
+# counted.
 MAX_WAITING = 100_000
 _MAX_BATCH = 5000
 # How often the spending that other gateways wrote is read, and old rows are deleted.
 _READ_EACH_S, _TRIM_EACH_S, _FORGET_EACH_S = 5.0, 30.0, 3600.0
 _RESPONSES_HOURS, _USAGE_HOURS = 7 * 24, 400 * 24
+_ENDLESS = Budget()
 
 
 class Ledger:
@@ -61,9 +67,20 @@ class Ledger:
         self._flushing = asyncio.Lock()
         self._failures = 0  # in a row
         self._read_s = self._trimmed_s = self._forgot_s = float("-inf")
-        self.spending = Spending()
+        self.spending: Spending | SharedSpending = Spending()
         self._id = ""
-        metrics.ledger_waiting.set_function(lambda: len(self._waiting))
+        # Of the fast lane: sums by tenant, key, model, revision and hour, and the ids of those that wait.
+        self._gathered: dict[tuple[int, str, str, str, str], Charge] = {}
+        self._sums: set[str] = set()
+        self._take_sums: Callable[[], None] = lambda: None
+        metrics.ledger_waiting.set_function(lambda: len(self._waiting) + len(self._gathered))
+
+    def join(self, spending: SharedSpending, take_sums: Callable[[], None]) -> None:
+        """The fast lane spends of the same budgets. Must come before the first request.
+
+        `take_sums`: has `gather` called with all that it has charged.
+        """
+        self.spending, self._take_sums = spending, take_sums
 
     @property
     def is_shared(self) -> bool:
@@ -91,10 +108,20 @@ class Ledger:
         """The period whose budget a tenant has used up, `day` or `month`; empty when there is none."""
         return self.spending.exhausted(tenant, budget, self.hour)
 
-    def open(self, meter: Meter) -> None:
-        """A request begins: until it ends, its expected costs count against the tenant's budget."""
-        expected_nano = self._running[meter] = meter.expected_nano
-        self.spending.expect(meter.tenant, expected_nano)
+    def open(self, meter: Meter, budget: Budget = _ENDLESS) -> str:
+        """A request begins: until it ends, its expected costs count against the tenant's budget.
+
+        Returns the period whose budget is used up, and then the request does not begin; else empty.
+        """
+        expected_nano = meter.expected_nano
+        if period := self.spending.begin(meter.tenant, expected_nano, budget, meter.hour):
+            return period
+        self._running[meter] = expected_nano
+        return ""
+
+    def drop(self, meter: Meter) -> None:
+        """A request has not begun after all."""
+        self.spending.expect(meter.tenant, -self._running.pop(meter))
 
     def close(self, meter: Meter) -> None:
         """A request ended: its charge waits to be written. Beyond its tenant's share it is lost, and counted."""
@@ -113,6 +140,21 @@ class Ledger:
         self.spending.expect(charge.tenant, unwritten - self._unwritten.get(charge.id, 0) - expected_nano)
         self._waiting[charge.id], self._unwritten[charge.id] = charge, unwritten
 
+    def gather(self, charge: Charge) -> None:
+        """Takes a sum of charges, whose costs are counted as unwritten already.
+
+        It is added to those that do not wait yet, so there are few, however long the database is away. Beyond its
+        tenant's share it is lost, and counted.
+        """
+        about = (charge.hour, charge.tenant, charge.key, charge.model, charge.revision)
+        if former := self._gathered.get(about):
+            self._gathered[about] = _sum(former, charge)
+        elif self._places.take(charge.tenant):
+            self.spending.expect(charge.tenant, -charge.cost_nano)
+            self._metrics.ledger_lost.inc(charge.requests)
+        else:
+            self._gathered[about] = charge
+
     async def run(self) -> None:
         while True:
             await asyncio.sleep(_BACKOFF.delay_s(self._failures) or _INTERVAL_S)
@@ -124,6 +166,8 @@ class Ledger:
         Charges that the database refuses for their own sake are put into quarantine, and stop no others.
         """
         async with self._flushing:
+            self._take_sums()
+            self._let_sums_wait()
             error = await self._write(self._batch()) or await self._look()
             if error is None:
                 self._failures = 0
@@ -153,10 +197,12 @@ class Ledger:
 
         Charges that the database does not take are lost, and their number is logged.
         """
-        while self._waiting and await self.flush():
+        self._take_sums()
+        while (self._waiting or self._gathered) and await self.flush():
             pass
-        if self._waiting:
-            log.error("charges are lost: the ledger cannot be written", extra={"charges": len(self._waiting)})
+        if lost := [*self._waiting.values(), *self._gathered.values()]:
+            charges = sum(charge.requests for charge in lost)
+            log.error("charges are lost: the ledger cannot be written", extra={"charges": charges})
         self._thread.shutdown(wait=True)
         self._store.close()
 
@@ -164,6 +210,15 @@ class Ledger:
         """Writes a batch that waits; returns the ledger's id and its rows from `first_hour` to before `end_hour`."""
         await self.flush()
         return await self._call(self._store.id), await self._call(self._store.usage, first_hour, end_hour, tenant)
+
+    def _let_sums_wait(self) -> None:
+        """Sums that were gathered wait to be written, as what they are from now on, once no former ones do."""
+        if self._sums:
+            return
+        for charge in self._gathered.values():
+            self._waiting[charge.id], self._unwritten[charge.id] = charge, charge.cost_nano
+            self._sums.add(charge.id)
+        self._gathered.clear()
 
     def _batch(self) -> list[Charge]:
         ended = list(self._waiting.values())[:_MAX_BATCH]
@@ -189,6 +244,7 @@ class Ledger:
         for charge in batch:
             if self._waiting.get(charge.id) is charge:
                 del self._waiting[charge.id]
+                self._sums.discard(charge.id)
                 self._places.leave(charge.tenant)
                 self.spending.expect(charge.tenant, -self._unwritten.pop(charge.id))
             if meter := running.get(charge.id):
@@ -221,3 +277,24 @@ class Ledger:
 
     async def _call(self, function: Callable[..., Any], *given: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *given)
+
+
+def _sum(one: Charge, other: Charge) -> Charge:
+    """Charges of the same tenant, key, model, revision and hour. The sum has the id of the first one."""
+    usage = Usage(
+        one.usage.input_tokens + other.usage.input_tokens,
+        one.usage.output_tokens + other.usage.output_tokens,
+        one.usage.cached_tokens + other.usage.cached_tokens,
+    )
+    return msgspec.structs.replace(
+        one,
+        usage=usage,
+        cost_nano=one.cost_nano + other.cost_nano,
+        estimated=one.estimated + other.estimated,
+        requests=one.requests + other.requests,
+    )
+
+
+def new_id() -> str:
+    """The id of a sum of charges."""
+    return uuid.uuid4().hex

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,6 +53,14 @@ class Lane(Protocol):
 
     def recount(self, one: "_native.Recount") -> None:
         """Counts one of its requests again."""
+
+    def count_together(
+        self,
+        calls: Sequence["_native.Call"],
+        settlements: Sequence["_native.Settlement"],
+        take_more: Callable[[], None],
+    ) -> None:
+        """Has requests counted with other gateways, and ends those that were. `take_more`: called after answers."""
 
 
 class PlaneEnded(Exception):
@@ -173,6 +181,8 @@ class PlanePort:
             self._metrics.access_log_dropped("total", news.unlogged)
         for one in news.recounts:
             self._lane.recount(one)
+        if news.calls or news.settlements:
+            self._lane.count_together(news.calls, news.settlements, self._take_quiet_news)
 
     def _take_news(self) -> None:
         assert self._listener is not None

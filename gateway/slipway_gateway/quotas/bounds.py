@@ -6,7 +6,10 @@ from typing import Any
 
 import msgspec
 
-from .usage import Usage
+from ..wire.inference import TEXT_PATHS
+from ..wire.request_fields import RequestFields
+from .estimate import output_limit, repeated_bytes
+from .usage import RESPONSES, Usage
 
 # What a server adds to the text that it gets: a system prompt of its own, descriptions of tools.
 ADDED_TOKENS = 8192
@@ -82,6 +85,12 @@ class UsageBound:
         self._times = self._times or _times(self._body)
         shown = relayed_bytes + HIDDEN_TOKENS * self._times
         return shown if self._limit is None else min(shown, self._limit * self._times)
+
+
+def bound_of(path: str, body: bytes, fields: RequestFields) -> UsageBound:
+    """The bound of a request. `body`: as its server gets it. `fields`: as the client sent them."""
+    repeated = repeated_bytes(fields) if path in TEXT_PATHS else 0
+    return UsageBound(body, (output_limit(fields, path),), repeated_bytes=repeated, refers=path == RESPONSES)
 
 
 def _times(body: bytes) -> int:

@@ -26,7 +26,7 @@ _TAIL_BYTES, _READ_EVERY_BYTES = 2 * MAX_USAGE_BYTES, 64 << 10
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What the ledger keeps of one request. Of charges with one `id` the largest counts: they are one response."""
+    """What the ledger keeps of one response, or a sum of several. Of charges with one `id` the largest counts."""
 
     id: str
     tenant: str
@@ -36,7 +36,8 @@ class Charge(msgspec.Struct, frozen=True):
     hour: int  # of Unix time
     usage: Usage
     cost_nano: int
-    estimated: bool  # its server reported no usage
+    estimated: int  # of how many the server reported no usage
+    requests: int = 1
 
 
 class Meter:
@@ -185,7 +186,7 @@ class Meter:
             return None
         usage = self.usage
         about = (self.id, self.tenant, self.key, self.model, self.revision, self.hour)
-        return Charge(*about, usage, self.price.cost_nano(usage), self.estimated)
+        return Charge(*about, usage, self.price.cost_nano(usage), int(self.estimated))
 
     def used(self, *, left: bool) -> dict[str, int]:
         """Amounts by limit that the request is charged in the end; a limit that is not in it keeps its reservation.

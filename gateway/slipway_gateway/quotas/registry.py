@@ -20,8 +20,12 @@ class Quotas:
             found.change(limits, now_s)
         return found
 
-    def known(self) -> dict[str, TenantQuota]:
-        return self._of
+    def find(self, tenant: str) -> TenantQuota | None:
+        return self._of.get(tenant)
+
+    def names(self) -> Collection[str]:
+        """Tenants that have a quota."""
+        return self._of.keys()
 
     def forget_others(self, tenants: Collection[str], now_s: float) -> None:
         """Drops the quotas of all other tenants, except where a bucket is not full or a request runs."""

@@ -155,9 +155,12 @@ class TenantQuota:
 
     def is_idle(self, now_s: float) -> bool:
         """Whether the quota is like a new one: no request runs or arrives, and all buckets are full."""
-        return not (self.running or self._arriving) and all(
-            bucket.full_in_s(now_s) <= 0 for bucket in self._buckets.values()
-        )
+        return not (self.running or self._arriving) and all(self.owed(name, now_s) <= 0 for name in self._buckets)
+
+    def owed(self, name: str, now_s: float) -> float:
+        """Units of a limit that have not flowed back yet; 0 without such a limit."""
+        bucket = self._buckets.get(name)
+        return bucket.full_in_s(now_s) / bucket.rate.interval_s if bucket else 0.0
 
     def enter(self) -> None:
         """A request begins that takes from no bucket of this process; `leave` ends it."""

@@ -3,32 +3,37 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import force_setattr, replace
 
 from slipway_contracts.headers import RESUME
 from slipway_contracts.tenants import TenantReport
 
-from ..identity.authenticate import RequestIdentity
+from ..identity.authenticate import Method, RequestIdentity
 from ..identity.tenants import KnownTenant
-from ..ledger.writer import Ledger
-from ..quotas.bounds import UsageBound
-from ..quotas.estimate import Estimate, estimate, output_limit, repeated_bytes
-from ..quotas.meter import Meter
+from ..ledger.writer import Ledger, new_id
+from ..quotas.bounds import bound_of
+from ..quotas.estimate import Estimate, estimate
+from ..quotas.meter import Charge, Meter
 from ..quotas.policy import Budget, Policy
 from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
-from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits
+from ..quotas.shared import SharedQuotas
+from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits, Share
 from ..quotas.usage import RESPONSES, Usage
-from ..sharing.counters import CountersAway, SharedBudgets
+from ..sharing.counters import CountersAway, SharedBudgets, SharedCounters
 from ..sharing.limiter import Limiter, LimitRefusal, Taken
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
 from ..wire import errors, request_fields, resume
-from ..wire.inference import TEXT_PATHS
 from ..wire.request_fields import RequestFields
 from ..wire.responses import WITHOUT_MODEL
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
+    from ..fast_lane.lane import FastLane
 
 # Streams whose usage has to be requested.
 _USAGE_ON_REQUEST = ("/v1/chat/completions", "/v1/completions")
@@ -64,11 +69,58 @@ class Admission:
         self._budgets = budgets
         self._recent: dict[str, RecentUse] = {}
         self._on_implausible = on_implausible
+        self.take_counts: Callable[[], None] = lambda: None  # of the fast lane
 
     @property
-    def quotas(self) -> Quotas:
+    def quotas(self) -> Quotas | SharedQuotas:
         """The quotas that this gateway counts itself, without other gateways."""
         return self._limiter.quotas
+
+    def join(self, lane: "FastLane") -> None:
+        """The fast lane takes from the same limits and budgets. Must come before the first request."""
+        self._limiter.quotas, self.take_counts = lane.quotas, lane.drain
+        self.ledger.join(lane.spending, lane.drain)
+
+    @property
+    def share(self) -> Share:
+        """This gateway's share of limits and budgets that gateways divide."""
+        return self._limiter.share
+
+    def counts_together(self, policy: Policy) -> bool:
+        """Whether requests of a tenant with this policy are counted with other gateways."""
+        return (self.counters is not None and policy.limits.any) or (self._budgets is not None and policy.budget.any)
+
+    @property
+    def counters(self) -> SharedCounters | None:
+        """Where limits are counted with other gateways; None: they are not."""
+        return self._limiter.counters
+
+    def may_spend(self, tenant: str, budget: Budget) -> bool:
+        """Whether something is left of a budget that gateways spend together, as far as that is known here."""
+        budgets = self._budgets
+        if budgets is None or not budget.any:
+            return True
+        if self.ledger.exhausted(tenant, budget):
+            return False
+        return self.ledger.is_shared if budgets.away else budgets.allows(tenant, budget, self._limiter.parts)
+
+    def part(self, policy: Policy) -> tuple[Limits, Budget]:
+        """This gateway's part of limits, and of a budget that it does not spend with others."""
+        budget = self._part(policy.budget) if self._budgets is None else Budget()
+        return self._limiter.part(policy.limits), budget
+
+    def gather(self, one: "_native.TenantCharge") -> None:
+        """Takes what requests of one tenant came to in the fast lane."""
+        usage, now_s = Usage(*one.usage), self._clock()
+        self._metrics.authenticated(Method.KEY, "ok", one.admitted)
+        used = self._recent_of(one.tenant).used
+        used.add({REQUESTS: one.admitted}, now_s)
+        if not one.requests:
+            return
+        used.add({INPUT: usage.input_tokens, OUTPUT: usage.output_tokens}, now_s)
+        self._metrics.tokens_used(one.tenant, one.model, usage)
+        about = (one.tenant, one.key, one.model, one.revision, one.hour)
+        self.ledger.gather(Charge(new_id(), *about, usage, one.cost_nano, one.estimated, one.requests))
 
     def prepare(self, outgoing: UpstreamRequest, fields: RequestFields, record: RequestRecord) -> UpstreamRequest:
         """The request with a meter if it has a tenant; a stream of a tenant then also requests its usage."""
@@ -82,7 +134,7 @@ class Admission:
             identity.name,
             identity.key_id,
             estimate=_estimate(outgoing, fields, policy),
-            bound=_bound(outgoing, fields),
+            bound=bound_of(outgoing.path, outgoing.body, fields),
             price=policy.price_of(outgoing.whose, model),
             model=model,
             hour=self.ledger.hour,
@@ -105,7 +157,7 @@ class Admission:
     def report(self, tenant: KnownTenant) -> TenantReport:
         """Use, refusals and spending of one tenant, for its status."""
         name, now_s = tenant.name, self._clock()
-        quota, recent = self.quotas.known().get(name), self._recent.get(name, _NOTHING)
+        quota, recent = self.quotas.find(name), self._recent.get(name, _NOTHING)
         spent = self.ledger.spent(name)
         return TenantReport(
             last_minute=recent.used.last_minute(now_s),
@@ -149,7 +201,7 @@ class Admission:
         Raises:
             RequestError: a limit is reached or the budget is spent.
         """
-        taken, left = await self.take(meter, policy), False
+        taken, left = await self.take(meter, policy, record.begun), False
         record.trace.event(
             "quota reserved", **{f"slipway.{name}": amount for name, amount in meter.estimate.amounts().items()}
         )
@@ -162,21 +214,24 @@ class Admission:
             self.settle(meter, taken, left=left or record.outcome == _LEFT)
             record.trace.event("quota settled")
 
-    async def take(self, meter: Meter, policy: Policy) -> Taken:
+    async def take(self, meter: Meter, policy: Policy, begun: "_native.Begun | None" = None) -> Taken:
         """The request begins, within its budget and its limits. `settle` ends it.
+
+        `begun`: what the fast lane has done with it, which has taken it into both where it has sent it.
 
         Raises:
             RequestError: a limit is reached or the budget is spent.
         """
+        if begun is not None and (adopted := self._adopt(meter, policy, begun)):
+            return adopted
         if self._budgets is None:
-            period = self.ledger.spending.exhausted(meter.tenant, self._part(policy.budget), meter.hour)
+            period = self.ledger.open(meter, self._part(policy.budget))
         else:
-            period = await self._exhausted(self._budgets, meter.tenant, policy.budget)
+            # Nothing else is awaited before it is open: requests that come at once do not all see the same rest.
+            period = await self._exhausted(self._budgets, meter.tenant, policy.budget) or self.ledger.open(meter)
         if period:
             self._refuse(meter.tenant, SPEND)
             raise errors.out_of_budget(period)
-        # Before anything else is awaited: requests that come at once do not all see the same rest of a budget.
-        self.ledger.open(meter)
         try:
             taken = await self._limiter.reserve(meter.tenant, meter.id, policy.limits, meter.estimate.amounts())
             if isinstance(taken, LimitRefusal):
@@ -185,6 +240,17 @@ class Admission:
         except BaseException:
             self._charge(meter)
             raise
+        return self._taken(meter, taken)
+
+    def _adopt(self, meter: Meter, policy: Policy, begun: "_native.Begun") -> Taken | None:
+        """What the fast lane has taken for the request; None: nothing."""
+        self.ledger.open(meter)  # before the lane gives back what it expects
+        if (found := begun.take_reservation(meter.tenant)) is None:
+            self.ledger.drop(meter)
+            return None
+        return self._taken(meter, self._limiter.adopt(meter.tenant, meter.id, policy.limits, *found))
+
+    def _taken(self, meter: Meter, taken: Taken) -> Taken:
         meter.limit_headers = taken.headers
         self._recent_of(meter.tenant).used.add(_ONE_REQUEST, self._clock())
         return taken
@@ -240,13 +306,6 @@ class Admission:
         """This gateway's part of a budget, where each gateway knows only its own spending; else the whole budget."""
         parts = self._limiter.parts
         return budget if parts <= 1 or self.ledger.is_shared else budget.part(parts)
-
-
-def _bound(outgoing: UpstreamRequest, fields: RequestFields) -> UsageBound:
-    path = outgoing.path
-    repeated = repeated_bytes(fields) if path in TEXT_PATHS else 0
-    limits = (output_limit(fields, path),)
-    return UsageBound(outgoing.body, limits, repeated_bytes=repeated, refers=path == RESPONSES)
 
 
 def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) -> Estimate:

@@ -84,7 +84,7 @@ class PublicApi:
         `traces`: without it no spans are made.
         """
         self._traces = traces or Traces(Exporter(), 0, 0)
-        self._admission = admission
+        self.admission = admission
         self.authenticator = authenticator
         self._settings = settings
         self._balancer = balancer
@@ -140,7 +140,7 @@ class PublicApi:
 
     def tenants_report(self) -> GatewayTenants:
         """The body of `/internal/tenants`: a report on every tenant that this gateway knows."""
-        return report(self.authenticator, self._admission)
+        return report(self.authenticator, self.admission)
 
     def cut(self) -> None:
         """Running requests end within moments, with a reason where possible."""
@@ -302,7 +302,7 @@ class PublicApi:
             raise errors.no_place("requests whose body is awaited", of_client=reason == SHARE)
         began_s = self._clock()
         try:
-            with self._admission.arriving(record.identity):
+            with self.admission.arriving(record.identity):
                 yield
         finally:
             self._awaited.leave(record.owner)
@@ -441,7 +441,7 @@ class PublicApi:
         forward = partial(self._proxy.forward, request, outgoing, record)
         if outgoing.meter is None or record.identity is None:
             return forward()
-        return self._admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
+        return self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
 
     def _call(
         self,
@@ -498,7 +498,7 @@ class PublicApi:
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
             outgoing = self._taken_up(outgoing, last)
-        return self._admission.prepare(outgoing, fields, record)
+        return self.admission.prepare(outgoing, fields, record)
 
     def _pinned(self, route: Route, path: ModelPath, fields: RequestFields) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""

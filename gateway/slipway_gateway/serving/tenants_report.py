@@ -8,6 +8,7 @@ from .admission import Admission
 
 def report(authenticator: Authenticator, admission: Admission) -> GatewayTenants:
     """The report: use of every tenant that this gateway knows, and its problems with any."""
+    admission.take_counts()
     known = authenticator.known
     table = known.current
     tenants: dict[str, TenantReport] = {}

@@ -8,6 +8,13 @@ from ..quotas.policy import Budget
 from ..quotas.tenant import LimitReached, Limits
 
 
+class OnAnswer(Protocol):
+    """Gets an answer of the counters."""
+
+    def __call__(self, full_s: list[float] | None, *, known: bool) -> None:
+        """`full_s`: seconds until each bucket is full; None: it was not taken. `known`: whether that is known."""
+
+
 class CountersAway(Exception):
     """The server of the shared counters does not answer, or refuses the call."""
 
@@ -26,6 +33,10 @@ class SharedBudgets(Protocol):
         Raises:
             CountersAway: nothing is known, because the server has not answered since this gateway or this day began.
         """
+        ...
+
+    def allows(self, tenant: str, budget: Budget, parts: int) -> bool:
+        """Whether something is left of a budget, by the last answer of the server; false: it has to be called first."""
         ...
 
     def last_known(self, tenant: str) -> str:
@@ -50,6 +61,10 @@ class SharedCounters(Protocol):
 
         Raises CountersAway when it is not known whether the request was taken.
         """
+        ...
+
+    def call(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int], on_answer: OnAnswer) -> None:
+        """As `reserve`, for a request of the fast lane; a request that was taken did not `begin` yet."""
         ...
 
     def begin(self, tenant: str, id_: str, *, sent: bool) -> None: ...

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..quotas.registry import Quotas
+from ..quotas.shared import AnyQuota, SharedQuotas, headers_of
 from ..quotas.tenant import (
     CONCURRENCY,
     INPUT,
@@ -14,12 +16,14 @@ from ..quotas.tenant import (
     REQUESTS,
     LimitReached,
     Limits,
-    Reservation,
-    TenantQuota,
+    Share,
     headers,
 )
 from .counters import CountersAway, SharedCounters
 from .ready_gateways import ReadyGateways
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 GRACE_S = 0.05
 _NOTHING = {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
@@ -30,9 +34,9 @@ class Taken(msgspec.Struct, frozen=True):
 
     tenant: str
     id: str
-    quota: TenantQuota
+    quota: AnyQuota
     headers: Mapping[str, str]
-    reservation: Reservation | None  # None: it is at the server of the shared counters
+    reservation: Any  # of the quota's own kind; None: it is at the server of the shared counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,41 @@ class Limiter:
         self._clock = clock
         self._gateways = gateways or ReadyGateways()
         self._counters = counters
-        self.quotas = Quotas()
+        self.quotas: Quotas | SharedQuotas = Quotas()
 
     @property
     def parts(self) -> int:
         """The number of gateways that divide limits and budgets which they do not count together."""
-        return self._gateways.share.parts
+        return self.share.parts
+
+    @property
+    def share(self) -> Share:
+        """This gateway's share of limits that it does not count with others."""
+        return self._gateways.share
+
+    @property
+    def counters(self) -> SharedCounters | None:
+        """Where limits are counted with other gateways; None: they are not."""
+        return self._counters
+
+    def part(self, limits: Limits) -> Limits:
+        """This gateway's part of limits that it does not count with others."""
+        return limits if self.share.parts <= 1 else limits.part(self.share)
+
+    def adopt(
+        self,
+        tenant: str,
+        id_: str,
+        limits: Limits,
+        reservation: "_native.Reservation | None",
+        shown: "_native.LimitHeaders",
+    ) -> Taken:
+        """A request that the fast lane has admitted, by shared counters where there is no reservation.
+
+        `shown`: the limits as they were then.
+        """
+        quota = self._quota(tenant, limits, self._clock())
+        return Taken(tenant, id_, quota, headers_of(shown), reservation)
 
     async def reserve(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]) -> Taken | LimitRefusal:
         """Admits a request and takes `amounts`, or refuses it. `id_`: unique to the request. `settle` ends it, once."""
@@ -79,16 +112,15 @@ class Limiter:
                 counters.settle(tenant, id_, _NOTHING)  # the server may have taken it
         return found
 
-    def arrive(self, tenant: str, limits: Limits) -> TenantQuota | LimitRefusal:
+    def arrive(self, tenant: str, limits: Limits) -> AnyQuota | LimitRefusal:
         """The body of a request is awaited, until `arrived` of the returned quota; or too many are, at this gateway."""
         now_s = self._clock()
         quota = self._quota(tenant, limits, now_s)
         reached = quota.arrive(limits.concurrency if self._counters else quota.limits.concurrency)
         return LimitRefusal(reached, quota.headers(now_s)) if reached else quota
 
-    def _quota(self, tenant: str, limits: Limits, now_s: float) -> TenantQuota:
-        share = self._gateways.share
-        return self.quotas.of(tenant, limits if share.parts <= 1 else limits.part(share), now_s)
+    def _quota(self, tenant: str, limits: Limits, now_s: float) -> AnyQuota:
+        return self.quotas.of(tenant, self.part(limits), now_s)
 
     def settle(self, taken: Taken, used: Mapping[str, int]) -> None:
         if taken.reservation is None:
@@ -101,7 +133,7 @@ class Limiter:
     async def _reserve_shared(
         self,
         counters: SharedCounters,
-        quota: TenantQuota,
+        quota: AnyQuota,
         tenant: str,
         id_: str,
         limits: Limits,
@@ -124,7 +156,7 @@ class Limiter:
         return Taken(tenant, id_, quota, headers(states), None)
 
     def _reserve_here(
-        self, quota: TenantQuota, tenant: str, id_: str, amounts: Mapping[str, int], now_s: float
+        self, quota: AnyQuota, tenant: str, id_: str, amounts: Mapping[str, int], now_s: float
     ) -> Taken | LimitRefusal:
         found = quota.reserve(amounts, now_s)
         if isinstance(found, LimitReached):

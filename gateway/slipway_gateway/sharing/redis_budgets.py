@@ -103,8 +103,7 @@ class RedisBudgets:
 
     async def exhausted(self, tenant: str, budget: Budget, parts: int) -> str:
         """See `counters.SharedBudgets`."""
-        followed = self._followed.setdefault(tenant, _SpendingTenant(budget, parts, 0.0))
-        followed.budget, followed.parts, followed.wanted_s = budget, parts, self._clock()
+        followed = self._follow(tenant, budget, parts)
         deadline_s = self._clock() + 3 * self._timeout_s
         while not self.away:
             if (verdict := self._verdict(tenant, followed)) is not None:
@@ -113,6 +112,16 @@ class RedisBudgets:
                 break
             await self._synced(followed, deadline_s)
         return self._alone(tenant, followed)
+
+    def allows(self, tenant: str, budget: Budget, parts: int) -> bool:
+        """See `counters.SharedBudgets`."""
+        followed = self._follow(tenant, budget, parts)
+        return not self.away and self._verdict(tenant, followed) == ""
+
+    def _follow(self, tenant: str, budget: Budget, parts: int) -> _SpendingTenant:
+        followed = self._followed.setdefault(tenant, _SpendingTenant(budget, parts, 0.0))
+        followed.budget, followed.parts, followed.wanted_s = budget, parts, self._clock()
+        return followed
 
     def last_known(self, tenant: str) -> str:
         followed = self._followed.get(tenant)

@@ -6,20 +6,21 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from slipway_process.places import Places
 
 from ..quotas.gcra import Rate
 from ..quotas.tenant import LimitReached, Limits
 from ..telemetry.metrics import GatewayMetrics
-from .counters import CountersAway
+from .counters import CountersAway, OnAnswer
 from .redis_client import drop_connections, open_client, refuse_cluster
-from .scripts import RENEW, RESERVE, SETTLE
+from .scripts import BATCH, RENEW
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ MAX_WAITING = 20_000  # settlements, while the server is away, with a share for 
 _BATCH = 100
 _RENEWED_AT_ONCE = 500
 _CONNECTIONS = 4
+_TAKEN = b"1"
 _FAILURES = (RedisError, OSError, TimeoutError)
 Settlement = tuple[str, str, Mapping[str, int]]  # tenant, id, what was used
 
@@ -39,7 +41,26 @@ class _Call:
 
     keys: Sequence[str]
     arguments: Sequence[Any]
-    answer: "asyncio.Future[Any]"
+    answer: "asyncio.Future[Any] | _LaneAnswer"
+
+
+class _LaneAnswer:
+    """The answer to a call of the fast lane, in place of a future: what sets it gives it on at once."""
+
+    __slots__ = ("_on_answer",)
+
+    def __init__(self, on_answer: OnAnswer) -> None:
+        self._on_answer = on_answer
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Sequence[Any]) -> None:
+        taken, _, _, *full_s = result
+        self._on_answer([float(one) for one in full_s] if taken == _TAKEN else None, known=True)
+
+    def set_exception(self, _: BaseException) -> None:
+        self._on_answer(None, known=False)
 
 
 class RedisCounters:
@@ -68,23 +89,30 @@ class RedisCounters:
         Raises:
             CountersAway: it is not known what the server did; `begin` and `settle` are called all the same.
         """
-        rates = limits.rates()
-        given = [(name, repr(rate.interval_s), rate.burst, amounts.get(name, 0)) for name, rate in rates.items()]
-        arguments = [id_, LEASE_S, limits.concurrency, *(value for one in given for value in one)]
         if self.away:
             raise CountersAway
-        call = _Call(self._keys(tenant), arguments, asyncio.get_running_loop().create_future())
-        self._calls.append(call)
-        self._wake.set()
+        rates, future = limits.rates(), asyncio.get_running_loop().create_future()
+        self._add(_Call(self._keys(tenant), _arguments(id_, limits, amounts), future))
         try:
             # Time for the batch before, for its own batch, and for a turn of `run`.
             async with asyncio.timeout(3 * self._timeout_s):
-                answer = await call.answer
+                answer = await future
         except TimeoutError as error:
             raise CountersAway from error
         taken, reached, wait_s, *full_s = answer
         states = dict(zip(rates, zip(rates.values(), map(float, full_s), strict=True), strict=True))
-        return None if taken else LimitReached(reached.decode(), float(wait_s)), states
+        return None if taken == _TAKEN else LimitReached(reached.decode(), float(wait_s)), states
+
+    def call(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int], on_answer: OnAnswer) -> None:
+        """As `reserve`, for a request of the fast lane."""
+        if self.away:
+            on_answer(None, known=True)
+        else:
+            self._add(_Call(self._keys(tenant), _arguments(id_, limits, amounts), _LaneAnswer(on_answer)))
+
+    def _add(self, call: _Call) -> None:
+        self._calls.append(call)
+        self._wake.set()
 
     def begin(self, tenant: str, id_: str, *, sent: bool) -> None:
         """A request runs, wherever it was counted: `run` renews its lease. `sent`: the server may know the request."""
@@ -150,7 +178,7 @@ class RedisCounters:
 
     async def _renew(self) -> None:
         """Renews the leases of requests that run here. Without any it calls too, to see whether scripts may run."""
-        batches: list[tuple[list[str], list[Any]]] = [
+        batches: list[tuple[Sequence[str], list[Any]]] = [
             (self._keys(tenant), [LEASE_S, *ids[at : at + _RENEWED_AT_ONCE]])
             for tenant, ids in [(tenant, list(running)) for tenant, running in self._running.items()]
             for at in range(0, len(ids), _RENEWED_AT_ONCE)
@@ -177,14 +205,23 @@ class RedisCounters:
             self._answer(calls, results[len(settled) :])
 
     async def _execute(self, settled: Sequence[Settlement], calls: Sequence[_Call]) -> list[Any]:
-        """Sends the scripts as text: a server that was restarted knows none, and some let no client load any."""
-        async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
-            for tenant, id_, used in settled:
-                arguments = [id_, *(value for item in used.items() for value in item)]
-                pipeline.eval(SETTLE, 3, *self._keys(tenant), *arguments)
-            for call in calls:
-                pipeline.eval(RESERVE, len(call.keys), *call.keys, *call.arguments)
-            return await pipeline.execute(raise_on_error=False)
+        """Sends the script as text: a server that was restarted knows none, and some let no client load any.
+
+        Returns for each call its values, or what the server has against it.
+        """
+        keys: list[str] = []
+        arguments: list[Any] = []
+        for tenant, id_, used in settled:
+            keys += self._keys(tenant)
+            arguments += ("settle", 1 + 2 * len(used), id_, *(value for item in used.items() for value in item))
+        for call in calls:
+            keys += call.keys
+            arguments += ("reserve", len(call.arguments), *call.arguments)
+        if not keys:
+            return []  # of all that waited, the clients have left
+        async with asyncio.timeout(self._timeout_s):
+            lines: bytes = await self._client.eval(BATCH, len(keys), *keys, *arguments)
+        return [_values(line) for line in lines.split(b"\n")]
 
     def _settled(self, settled: Sequence[Settlement], results: Sequence[Any]) -> None:
         """Removes what was sent. What the server refused is not sent again: its reservation flows back with time."""
@@ -207,9 +244,8 @@ class RedisCounters:
         if refused:
             raise refused[0]
 
-    def _keys(self, tenant: str) -> list[str]:
-        """The three keys of a tenant. Its name in braces is the hash tag: one slot of a cluster has all of them."""
-        return [f"{self._prefix}:{{{tenant}}}:{name}" for name in ("buckets", "running", "holds")]
+    def _keys(self, tenant: str) -> Sequence[str]:
+        return _keys(self._prefix, tenant)
 
     def _failed(self, error: BaseException) -> None:
         self._metrics.shared_limits_failures.inc()
@@ -226,6 +262,29 @@ class RedisCounters:
             log.info("limits are shared by Redis")
         self.away, self._trouble = False, ""
         self._metrics.shared_limits.set(1)
+
+
+def _arguments(id_: str, limits: Limits, amounts: Mapping[str, int]) -> list[Any]:
+    arguments: list[Any] = [id_, LEASE_S, limits.concurrency]
+    for name, interval, burst in _shown_rates(limits):
+        arguments += (name, interval, burst, amounts.get(name, 0))
+    return arguments
+
+
+@lru_cache(maxsize=4096)  # called for each request
+def _shown_rates(limits: Limits) -> tuple[tuple[str, str, int], ...]:
+    return tuple((name, repr(rate.interval_s), rate.burst) for name, rate in limits.rates().items())
+
+
+@lru_cache(maxsize=4096)  # as above
+def _keys(prefix: str, tenant: str) -> tuple[str, ...]:
+    """The three keys of a tenant. Its name in braces is the hash tag: one slot of a cluster has all of them."""
+    return tuple(f"{prefix}:{{{tenant}}}:{name}" for name in ("buckets", "running", "holds"))
+
+
+def _values(line: bytes) -> "list[bytes] | ResponseError":
+    first, _, rest = line.partition(b" ")
+    return ResponseError(rest.decode("utf-8", "replace")) if first == b"error" else line.split(b" ")
 
 
 def _give_up(calls: Iterable[_Call]) -> None:

@@ -41,9 +41,8 @@ end
 
 # ARGV: id, lease, concurrency (0: any), then for each limit its name, interval, burst, amount.
 # Returns 1 or 0; which limit was reached; the seconds to wait for it; for each limit the seconds until it is full.
-RESERVE = (
-    NOW
-    + _STATE
+_RESERVE = (
+    _STATE
     + f"""
 local id, lease, concurrency = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = string.format('%.6f', now - {FORGOTTEN_AFTER_S})
@@ -93,9 +92,8 @@ return {{reached == '' and 1 or 0, reached, string.format('%.9f', longest), unpa
 )
 
 # ARGV: id, then for each limit its name and what was used; what is not named keeps its reservation. Once for an id.
-SETTLE = (
-    NOW
-    + _STATE
+_SETTLE = (
+    _STATE
     + f"""
 local id = ARGV[1]
 redis.call('ZREM', KEYS[2], id)
@@ -122,6 +120,38 @@ for at = 2, #ARGV, 2 do
 end
 keep(largest)
 return 1
+"""
+)
+
+RESERVE, SETTLE = NOW + _RESERVE, NOW + _SETTLE
+
+# Many of both, each by itself: one that fails stops no other. KEYS: the three of each call. ARGV: for each call its
+# kind, the number of its arguments, and these. Returns a line for each call: its results with spaces between them, or
+# `error` and a message: one text takes a client a tenth of the time that many values take.
+BATCH = (
+    NOW
+    + f"""
+local kinds = {{}}
+function kinds.reserve(KEYS, ARGV)
+{_RESERVE}
+end
+function kinds.settle(KEYS, ARGV)
+{_SETTLE}
+end
+local lines, at = {{}}, 1
+for number = 1, #KEYS / 3 do
+  local keys = {{KEYS[3 * number - 2], KEYS[3 * number - 1], KEYS[3 * number]}}
+  local count = tonumber(ARGV[at + 1])
+  local done, result = pcall(kinds[ARGV[at]], keys, {{unpack(ARGV, at + 2, at + 1 + count)}})
+  if not done then
+    local text = type(result) == 'table' and result.err or tostring(result)
+    lines[number] = 'error ' .. string.gsub(text, '[\\r\\n]', ' ')
+  else
+    lines[number] = type(result) == 'table' and table.concat(result, ' ') or tostring(result)
+  end
+  at = at + 2 + count
+end
+return table.concat(lines, '\\n')
 """
 )
 

@@ -117,6 +117,8 @@ class AccessLog:
             line.ttft_ms = _milliseconds(entry.ttft_s)
         if entry.tokens is not None:
             line.prompt_tokens, line.completion_tokens = entry.tokens
+            line.tokens_estimated = entry.is_estimated
+        line.tenant, line.key_id = entry.tenant, entry.key
         self._writer.put(entry.owner, self._encode(line) + b"\n")
 
     @property

@@ -391,8 +391,8 @@ class GatewayMetrics:
         """`result`: `accepted`, `refused`, `failed`, or `limited`, where the token was not sent to the API server."""
         self._token_reviews.labels(result).inc()
 
-    def authenticated(self, method: str, result: str) -> None:
-        self._add(self._authentications, 1, method, result)
+    def authenticated(self, method: str, result: str, requests: int = 1) -> None:
+        self._add(self._authentications, requests, method, result)
 
     def quota_refused(self, tenant: str, limit: str) -> None:
         self._touch_tenant(tenant)

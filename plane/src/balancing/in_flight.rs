@@ -1,6 +1,6 @@
 //! Requests in flight in the fast lane, by endpoint and by revision, and what became of them since Python looked last.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,21 @@ pub struct Endpoint {
     /// Responses that are no failure, since Python looked last.
     pub successes: AtomicU64,
     ejected_until: Mutex<Option<Instant>>,
+    /// Of tenants with requests there.
+    of_tenants: Mutex<HashMap<String, TenantCounts>>,
+}
+
+/// Requests of one tenant at an endpoint, of each lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantCounts {
+    pub of_lane: i64,
+    pub of_python: i64,
+}
+
+impl TenantCounts {
+    pub fn total(self) -> u64 {
+        u64::try_from(self.of_lane + self.of_python).unwrap_or(0)
+    }
 }
 
 impl Endpoint {
@@ -41,6 +56,7 @@ impl Endpoint {
             of_python: AtomicI64::new(0),
             successes: AtomicU64::new(0),
             ejected_until: Mutex::new(None),
+            of_tenants: Mutex::default(),
         }
     }
 
@@ -48,6 +64,25 @@ impl Endpoint {
     pub fn load(&self) -> u64 {
         let load = self.of_lane.load(Ordering::SeqCst) + self.of_python.load(Ordering::SeqCst);
         u64::try_from(load).unwrap_or(0)
+    }
+
+    /// Requests of a tenant there.
+    pub fn of_tenant(&self, tenant: &str) -> TenantCounts {
+        locked(&self.of_tenants).get(tenant).copied().unwrap_or_default()
+    }
+
+    /// Changes the counts of a tenant. One without requests is forgotten.
+    pub fn count_tenant(&self, tenant: &str, change: impl FnOnce(&mut TenantCounts)) {
+        let mut all = locked(&self.of_tenants);
+        let mut counts = all.get(tenant).copied().unwrap_or_default();
+        change(&mut counts);
+        if counts == TenantCounts::default() {
+            all.remove(tenant);
+        } else if let Some(known) = all.get_mut(tenant) {
+            *known = counts;
+        } else {
+            all.insert(tenant.to_owned(), counts);
+        }
     }
 
     /// It gets no requests until then if there are others. Successes before are no evidence afterwards.
@@ -135,19 +170,32 @@ pub struct Flight {
     pub endpoint: Arc<Endpoint>,
     pub revision: Arc<Revision>,
     pub activity: Arc<RouteActivity>,
+    /// Whose request it is.
+    tenant: Option<Arc<str>>,
 }
 
 impl Flight {
-    pub fn begin(endpoint: &Arc<Endpoint>, revision: &Arc<Revision>, activity: &Arc<RouteActivity>) -> Self {
+    pub fn begin(
+        endpoint: &Arc<Endpoint>,
+        revision: &Arc<Revision>,
+        activity: &Arc<RouteActivity>,
+        tenant: Option<Arc<str>>,
+    ) -> Self {
         activity.enter();
         revision.in_flight.fetch_add(1, Ordering::SeqCst);
         endpoint.of_lane.fetch_add(1, Ordering::SeqCst);
-        Flight { endpoint: endpoint.clone(), revision: revision.clone(), activity: activity.clone() }
+        if let Some(tenant) = &tenant {
+            endpoint.count_tenant(tenant, |counts| counts.of_lane += 1);
+        }
+        Flight { endpoint: endpoint.clone(), revision: revision.clone(), activity: activity.clone(), tenant }
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        if let Some(tenant) = &self.tenant {
+            self.endpoint.count_tenant(tenant, |counts| counts.of_lane -= 1);
+        }
         self.endpoint.of_lane.fetch_sub(1, Ordering::SeqCst);
         self.revision.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.activity.leave();

@@ -12,10 +12,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::listener::{duration, Places};
+use super::tenants::{LaneTenant, Quotas, Reservation, Spending};
 use crate::handover::{self, locked};
+use crate::identity::tenants::TenantTable;
 use crate::judging::samples::GenerationSamples;
 use crate::judging::units::{self, SessionMemory};
-use crate::lane::{self, Compiled, Settings};
+use crate::lane::{self, Compiled, InBoth, Settings};
+use crate::quotas::tenant::LimitHeaders;
+use crate::quotas::usage::Usage;
+use crate::serving::admission::Reserved;
 use crate::telemetry::access_log;
 use crate::telemetry::metrics::Times;
 use crate::upstream::tenant_proof::SigningKey;
@@ -138,7 +143,8 @@ impl Lane {
     #[pyo3(signature = (
         *, paths, max_body_bytes, max_head_bytes, max_response_bytes, sticky_by, tenant_by, tenant_salt, shares_by_key,
         priority_limit, connect_timeout_s, stall_timeout_s, patience_s, server, seconds_bounds, ttft_bounds, logs,
-        log_below, recount_one_in, trace_below, in_flight, max_bytes, percentage, now_s
+        log_below, recount_one_in, trace_below, in_flight, quotas, spending,
+        max_bytes, percentage, now_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -162,6 +168,8 @@ impl Lane {
         recount_one_in: u64,
         trace_below: Option<u64>,
         in_flight: &Places,
+        quotas: &Quotas,
+        spending: &Spending,
         max_bytes: u64,
         percentage: u64,
         now_s: f64,
@@ -188,7 +196,8 @@ impl Lane {
             trace_below,
         };
         let percentage = percentage.min(100);
-        Ok(Lane(Arc::new(lane::Lane::new(settings, in_flight.0.clone(), max_bytes, percentage, now_s))))
+        let shared = InBoth { in_flight: in_flight.0.clone(), quotas: quotas.0.clone(), spending: spending.0.clone() };
+        Ok(Lane(Arc::new(lane::Lane::new(settings, shared, max_bytes, percentage, now_s))))
     }
 
     fn publish(&self, routes: Vec<PyRef<'_, LaneRoute>>) -> PyResult<()> {
@@ -212,6 +221,16 @@ impl Lane {
         Ok(())
     }
 
+    /// `tenants`: in the order in which a key is theirs; None: no request has an identity.
+    #[pyo3(signature = (tenants, pepper, number))]
+    fn identify_by(&self, tenants: Option<Vec<PyRef<'_, LaneTenant>>>, pepper: &[u8], number: u64) {
+        let (salt, now_s) = (&self.0.settings.tenant_salt, self.0.now_s());
+        self.0.identify_by(tenants.map(|listed| {
+            let keys = listed.iter().flat_map(|one| one.keys(&self.0.quotas, salt, now_s)).collect();
+            TenantTable::new(number, pepper, keys)
+        }));
+    }
+
     fn sign_with(&self, id: String, master: Vec<u8>) {
         self.0.sign_with((!id.is_empty()).then_some(SigningKey { id, master }));
     }
@@ -232,6 +251,19 @@ impl Lane {
 
     fn count_python(&self, url: &str, count: i64) {
         self.0.count_python(url, count);
+    }
+
+    /// `answers`: by ticket; returns the tickets of those that no longer wait.
+    fn answer(&self, answers: Vec<(u64, Option<Vec<f64>>)>) -> Vec<u64> {
+        self.0.waiting.answer(answers)
+    }
+
+    fn count_python_of(&self, url: &str, tenant: &str, count: i64) {
+        self.0.count_python_of(url, tenant, count);
+    }
+
+    fn of_tenant_at(&self, url: &str, tenant: &str) -> i64 {
+        self.0.of_tenant_at(url, tenant)
     }
 
     fn at(&self, url: &str) -> i64 {
@@ -266,8 +298,29 @@ impl Lane {
             ttft: times(one.ttft),
         });
         let hand_overs = counts.hand_overs.into_iter().map(|(model, why, count)| (model, why.to_owned(), count));
-        LaneCounts { revisions: revisions.collect(), endpoints: counts.endpoints, hand_overs: hand_overs.collect() }
+        let charges = counts.charges.into_iter().map(|(payer, sums)| TenantCharge {
+            tenant: payer.tenant.to_string(),
+            key: payer.key.to_string(),
+            model: payer.revision.model.clone(),
+            revision: payer.revision.revision.clone(),
+            hour: payer.hour,
+            admitted: sums.admitted,
+            requests: sums.requests,
+            usage: counted(sums.usage),
+            cost_nano: sums.cost_nano,
+            estimated: sums.estimated,
+        });
+        LaneCounts {
+            revisions: revisions.collect(),
+            endpoints: counts.endpoints,
+            hand_overs: hand_overs.collect(),
+            charges: charges.collect(),
+        }
     }
+}
+
+fn counted(usage: Usage) -> (i64, i64, i64) {
+    (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
 }
 
 fn times(one: Times) -> TimesTuple {
@@ -286,6 +339,7 @@ pub struct LaneRoute {
     salt: String,
     backends: Vec<BackendTuple>,
     forwarded: Vec<String>,
+    isolates: bool,
     generation: Option<Arc<GenerationSamples>>,
     is_paused: bool,
     valid_for: Option<Duration>,
@@ -295,7 +349,7 @@ pub struct LaneRoute {
 impl LaneRoute {
     #[new]
     #[pyo3(signature = (
-        *, name, uid, model, id, names, reason, salt, backends, forwarded, generation, is_paused, valid_for_s
+        *, name, uid, model, id, names, reason, salt, backends, forwarded, isolates, generation, is_paused, valid_for_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -308,6 +362,7 @@ impl LaneRoute {
         salt: String,
         backends: Vec<BackendTuple>,
         forwarded: Vec<String>,
+        isolates: bool,
         generation: Option<PyRef<'_, Generation>>,
         is_paused: bool,
         valid_for_s: Option<f64>,
@@ -325,6 +380,7 @@ impl LaneRoute {
             salt,
             backends,
             forwarded,
+            isolates,
             generation,
             is_paused,
             valid_for,
@@ -348,6 +404,7 @@ impl LaneRoute {
             salt: self.salt.clone(),
             backends: self.backends.iter().map(backend).collect::<PyResult<_>>()?,
             forwarded: self.forwarded.clone(),
+            isolates: self.isolates,
             generation: self.generation.clone(),
             is_paused: self.is_paused,
             valid_for: self.valid_for,
@@ -365,6 +422,23 @@ pub struct LaneCounts {
     revisions: Vec<RevisionCounts>,
     endpoints: Vec<(String, u64)>,
     hand_overs: Vec<(String, String, u64)>,
+    charges: Vec<TenantCharge>,
+}
+
+/// What requests of one tenant, key, model, revision and hour came to.
+#[pyclass(frozen, get_all)]
+#[derive(Clone)]
+pub struct TenantCharge {
+    tenant: String,
+    key: String,
+    model: String,
+    revision: String,
+    hour: i64,
+    admitted: u64,
+    requests: u64,
+    usage: (i64, i64, i64),
+    cost_nano: i128,
+    estimated: u64,
 }
 
 #[pyclass(frozen, get_all)]
@@ -401,6 +475,9 @@ pub struct LogEntry {
     bytes_in: usize,
     bytes_out: usize,
     tokens: Option<(i64, i64)>,
+    is_estimated: bool,
+    tenant: String,
+    key: String,
 }
 
 impl From<access_log::LogEntry> for LogEntry {
@@ -422,6 +499,9 @@ impl From<access_log::LogEntry> for LogEntry {
             bytes_in: one.bytes_in,
             bytes_out: one.bytes_out,
             tokens: one.tokens,
+            is_estimated: one.is_estimated,
+            tenant: one.tenant,
+            key: one.key,
         }
     }
 }
@@ -434,6 +514,7 @@ pub struct Recount {
     response: Data,
     request_id: String,
     route: String,
+    model: String,
     salt: String,
     weights: Vec<(String, i64)>,
     key: Data,
@@ -441,6 +522,36 @@ pub struct Recount {
     own: String,
     stratum: &'static str,
     sent: Data,
+    paid: Option<Paid>,
+}
+
+/// What a tenant paid for a request.
+#[pyclass(frozen, get_all)]
+#[derive(Clone)]
+pub struct Paid {
+    tenant: String,
+    key: String,
+    table: u64,
+    prompt_tokens: Option<i64>,
+    reserved: (i64, i64),
+    usage: (i64, i64, i64),
+    is_estimated: bool,
+    cost_nano: i64,
+}
+
+impl From<access_log::Paid> for Paid {
+    fn from(one: access_log::Paid) -> Self {
+        Paid {
+            tenant: one.tenant,
+            key: one.key,
+            table: one.table,
+            prompt_tokens: one.prompt_tokens,
+            reserved: one.reserved,
+            usage: counted(one.usage),
+            is_estimated: one.is_estimated,
+            cost_nano: one.cost_nano,
+        }
+    }
 }
 
 impl From<access_log::Recount> for Recount {
@@ -451,6 +562,7 @@ impl From<access_log::Recount> for Recount {
             response: Cow::Owned(one.response),
             request_id: one.request_id,
             route: one.route,
+            model: one.model,
             salt: one.salt,
             weights: one.weights,
             key: Cow::Owned(one.key),
@@ -458,6 +570,7 @@ impl From<access_log::Recount> for Recount {
             own: one.own,
             stratum: one.stratum,
             sent: Cow::Owned(one.sent),
+            paid: one.paid.map(Paid::from),
         }
     }
 }
@@ -524,6 +637,15 @@ impl Begun {
     /// Its place among the requests in flight is Python's from here on, where this is true.
     fn take_place(&self) -> bool {
         self.with(|one| one.in_flight.take()).map(handover::Place::keep).is_some()
+    }
+
+    /// What it took from the limits of this tenant, with the headers that show them; None: it took nothing of it.
+    /// Python settles it, and expects its cost already. Without a reservation of this process the gateways count together.
+    fn take_reservation(&self, tenant: &str) -> Option<(Option<Reservation>, LimitHeaders)> {
+        let is_its = |one: &Reserved| one.tenant() == tenant;
+        let reserved = self.with(|one| one.reserved.take_if(|reserved| is_its(reserved)))?;
+        let (reservation, headers) = reserved.hand();
+        Some((reservation.map(Reservation), headers))
     }
 
     /// Python counts it from here on.

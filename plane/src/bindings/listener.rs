@@ -105,7 +105,14 @@ pub struct News {
     logged: Vec<LogEntry>,
     unlogged: u64,
     recounts: Vec<Recount>,
+    calls: Vec<CallTuple>,
+    settlements: Vec<SettlementTuple>,
 }
+
+/// Ticket, tenant, id of the request, and amounts.
+type CallTuple = (u64, String, String, [i64; 3]);
+/// Tenant, id of the request, and what it used.
+type SettlementTuple = (String, String, [Option<i64>; 3]);
 
 impl News {
     fn new(py: Python<'_>, news: handover::News) -> PyResult<News> {
@@ -121,6 +128,8 @@ impl News {
             logged: news.logged.into_iter().map(LogEntry::from).collect(),
             unlogged: news.unlogged,
             recounts: news.recounts.into_iter().map(Recount::from).collect(),
+            calls: news.calls.into_iter().map(|one| (one.ticket, one.tenant, one.id, one.amounts)).collect(),
+            settlements: news.settlements.into_iter().map(|one| (one.tenant, one.id, one.used)).collect(),
         })
     }
 }

@@ -3,6 +3,7 @@
 
 mod lane;
 mod listener;
+mod tenants;
 mod twins;
 
 use std::net::IpAddr;
@@ -32,6 +33,13 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<listener::News>()?;
     module.add_class::<listener::Handed>()?;
     module.add_class::<listener::Places>()?;
+    module.add_class::<tenants::Quotas>()?;
+    module.add_class::<tenants::TenantQuota>()?;
+    module.add_class::<tenants::Reservation>()?;
+    module.add_class::<tenants::Spending>()?;
+    module.add_class::<tenants::LaneTenant>()?;
+    module.add_class::<lane::TenantCharge>()?;
+    module.add_class::<lane::Paid>()?;
     module.add_class::<lane::Sessions>()?;
     module.add_class::<lane::Units>()?;
     module.add_class::<lane::Generation>()?;

@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use super::tenants::{identify, may_use, periods_of, price_of_tuple, PriceTuple, Reservation, TenantQuota};
 use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod};
 use crate::identity::api_keys::{self, Credentials, KeyHash, Pepper};
 use crate::quotas::bounds::UsageBound;
@@ -15,7 +16,7 @@ use crate::quotas::estimate::{self, Estimate};
 use crate::quotas::gcra::{self, Hold, Rate};
 use crate::quotas::meter::{self, Beginning};
 use crate::quotas::prices::{self, Price};
-use crate::quotas::tenant::{self, Limits, Reservation};
+use crate::quotas::tenant;
 use crate::quotas::usage::{self, Usage};
 use crate::routing::router::{self, Backend, HeaderMatch};
 use crate::routing::rules::{Condition, Facts, RouteRules, Rule};
@@ -34,7 +35,6 @@ type HeaderList = Vec<(String, Vec<u8>)>;
 type Counted = (i64, i64, i64);
 type Match = (String, Option<String>, Option<String>);
 type PodTuple = (String, u64, u64, bool);
-type LimitsTuple = ([i64; 3], i64, f64, i64);
 type Data = Cow<'static, [u8]>;
 
 impl From<json_values::NotSure> for PyErr {
@@ -125,7 +125,8 @@ fn to_upstream(
     weight: i64,
 ) -> PyResult<Data> {
     let forwarded: Vec<&str> = forwarded.iter().map(String::as_str).collect();
-    let about = RequestHeaders { request_id, tenant, forwarded: &forwarded, priority_limit, weight };
+    let weight_signature = "";
+    let about = RequestHeaders { request_id, tenant, forwarded: &forwarded, priority_limit, weight, weight_signature };
     let mut out = Vec::new();
     headers::to_upstream(&mut out, &borrowed(&listed), &about)?;
     Ok(bytes(out))
@@ -387,50 +388,6 @@ impl BucketClass {
     }
 }
 
-fn limits_of(limits: LimitsTuple) -> Limits {
-    Limits { per_minute: limits.0, concurrency: limits.1, burst_s: limits.2, parts: limits.3 }
-}
-
-#[pyclass(name = "Reservation")]
-struct ReservationClass(Reservation);
-
-#[pyclass(name = "TenantQuota")]
-struct QuotaClass(tenant::TenantQuota);
-
-#[pymethods]
-impl QuotaClass {
-    /// `limits`: per minute of requests, input and output tokens; concurrency; seconds of a burst; parts.
-    #[new]
-    fn new(limits: LimitsTuple) -> Self {
-        QuotaClass(tenant::TenantQuota::new(limits_of(limits)))
-    }
-
-    /// A reservation, or the limit that is reached and the seconds to wait.
-    fn reserve(&mut self, amounts: [i64; 3], now_s: f64) -> (Option<ReservationClass>, Option<(&'static str, f64)>) {
-        match self.0.reserve(amounts, now_s) {
-            Ok(reservation) => (Some(ReservationClass(reservation)), None),
-            Err(reached) => (None, Some((reached.limit.name(), reached.wait_s))),
-        }
-    }
-
-    fn settle(&mut self, reservation: &mut ReservationClass, used: [Option<i64>; 3], now_s: f64) {
-        self.0.settle(&mut reservation.0, used, now_s);
-    }
-
-    fn change(&mut self, limits: LimitsTuple, now_s: f64) {
-        self.0.change(limits_of(limits), now_s);
-    }
-
-    fn headers(&self, now_s: f64) -> [Option<[String; 3]>; 2] {
-        self.0.headers(now_s)
-    }
-
-    #[getter]
-    fn running(&self) -> i64 {
-        self.0.running
-    }
-}
-
 #[pyfunction]
 fn duration(seconds: f64) -> String {
     tenant::duration(seconds)
@@ -448,13 +405,6 @@ fn estimate_of(
     let fields = RequestFields::parse(body)?;
     let found = estimate::estimate(&fields, path, body.len(), default_output, computes, writes_text);
     Ok((found.input_tokens, found.output_tokens, estimate::output_limit(&fields, path)))
-}
-
-type PriceTuple = (String, i64, i64, Option<i64>, i64);
-
-fn price_of_tuple(price: PriceTuple) -> Price {
-    let (model, input_micro, output_micro, cached_input_micro, request_nano) = price;
-    Price { model, input_micro, output_micro, cached_input_micro, request_nano }
 }
 
 /// Which price fits one of the names best, and what a usage costs by it.
@@ -581,8 +531,8 @@ pub fn module<'py>(py: Python<'py>) -> PyResult<Bound<'py, PyModule>> {
     twins.add_class::<ProgressClass>()?;
     twins.add_class::<BucketClass>()?;
     twins.add_class::<HoldClass>()?;
-    twins.add_class::<QuotaClass>()?;
-    twins.add_class::<ReservationClass>()?;
+    twins.add_class::<TenantQuota>()?;
+    twins.add_class::<Reservation>()?;
     twins.add_class::<MeterClass>()?;
     twins.add_class::<SignerClass>()?;
     add_wire(&twins)?;
@@ -607,6 +557,9 @@ fn add_others(twins: &Bound<'_, PyModule>) -> PyResult<()> {
     twins.add_function(wrap_pyfunction!(credentials, twins)?)?;
     twins.add_function(wrap_pyfunction!(key_id, twins)?)?;
     twins.add_function(wrap_pyfunction!(checksum, twins)?)?;
+    twins.add_function(wrap_pyfunction!(identify, twins)?)?;
+    twins.add_function(wrap_pyfunction!(may_use, twins)?)?;
+    twins.add_function(wrap_pyfunction!(periods_of, twins)?)?;
     twins.add_function(wrap_pyfunction!(find_key, twins)?)?;
     twins.add_function(wrap_pyfunction!(choose, twins)?)?;
     twins.add_function(wrap_pyfunction!(tag, twins)?)?;

@@ -55,9 +55,7 @@ impl UsageBound {
 
     /// The part of a usage that the request can have caused. `relayed_bytes`: of the response so far.
     pub fn clamp(&mut self, usage: Usage, relayed_bytes: i64) -> Usage {
-        let body_bytes = self.body.len() as i64;
-        let shown = self.limit.unwrap_or(1 << 30).min(relayed_bytes);
-        if usage.input_tokens <= body_bytes && usage.output_tokens <= shown {
+        if self.is_within(&usage, relayed_bytes) {
             return usage;
         }
         let input_tokens = usage.input_tokens.min(self.input_tokens());
@@ -66,6 +64,12 @@ impl UsageBound {
             return usage;
         }
         Usage { input_tokens, output_tokens, cached_tokens: usage.cached_tokens.min(input_tokens) }
+    }
+
+    /// Whether the bytes alone allow a usage.
+    pub fn is_within(&self, usage: &Usage, relayed_bytes: i64) -> bool {
+        let shown = self.limit.unwrap_or(1 << 30).min(relayed_bytes);
+        usage.input_tokens <= self.body.len() as i64 && usage.output_tokens <= shown
     }
 
     fn input_tokens(&mut self) -> i64 {

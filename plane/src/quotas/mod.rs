@@ -5,5 +5,6 @@ pub mod estimate;
 pub mod gcra;
 pub mod meter;
 pub mod prices;
+pub mod registry;
 pub mod tenant;
 pub mod usage;

@@ -43,6 +43,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The limits that have a rate, with it.
+    pub fn rates(&self) -> Vec<(Limit, Rate)> {
+        BUCKETS.into_iter().filter_map(|limit| Some((limit, self.rate(limit)?))).collect()
+    }
+
     fn rate(&self, limit: Limit) -> Option<Rate> {
         let per_minute = *self.per_minute.get(limit as usize)?;
         let burst = (per_minute as f64 * self.burst_s / MINUTE_S / self.parts as f64) as i64;
@@ -72,12 +77,35 @@ pub struct TenantQuota {
     /// In the order in which they came to be, as in Python's dict: of equal waits the first one counts.
     buckets: Vec<(Limit, Bucket)>,
     pub running: i64,
+    /// Requests whose body is awaited; they are not running yet.
+    arriving: i64,
 }
 
 impl TenantQuota {
     pub fn new(limits: Limits) -> Self {
         let bucket = |limit: &Limit| limits.rate(*limit).map(|rate| (*limit, Bucket::new(rate)));
-        TenantQuota { limits, buckets: BUCKETS.iter().filter_map(bucket).collect(), running: 0 }
+        TenantQuota { limits, buckets: BUCKETS.iter().filter_map(bucket).collect(), running: 0, arriving: 0 }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The body of a request is awaited until `arrived`.
+    ///
+    /// # Errors
+    /// `most` bodies are awaited already.
+    pub fn arrive(&mut self, most: i64) -> Result<(), LimitReached> {
+        if self.arriving >= most {
+            return Err(LimitReached { limit: Limit::Concurrency, wait_s: CONCURRENCY_WAIT_S });
+        }
+        self.arriving += 1;
+        Ok(())
+    }
+
+    /// The body of a request is here, or its client is gone.
+    pub fn arrived(&mut self) {
+        self.arriving -= 1;
     }
 
     /// Admits a request: takes `amounts` from all buckets, or from none.
@@ -137,28 +165,46 @@ impl TenantQuota {
         }
     }
 
+    /// Whether the quota is like a new one: no request runs or arrives, and all buckets are full.
+    pub fn is_idle(&self, now_s: f64) -> bool {
+        self.running == 0 && self.arriving == 0 && self.buckets.iter().all(|(_, one)| one.full_in_s(now_s) <= 0.0)
+    }
+
+    /// Units of a limit that have not flowed back yet; 0 without such a limit.
+    pub fn owed(&self, limit: Limit, now_s: f64) -> f64 {
+        let bucket = self.buckets.iter().find(|(known, _)| *known == limit);
+        bucket.map_or(0.0, |(_, one)| one.full_in_s(now_s) / one.rate.interval_s)
+    }
+
     /// The `x-ratelimit-*` headers as OpenAI's clients know them. Of input and output tokens they show the scarcer
     /// limit. Of `requests` and of `tokens` each: the limit, what remains, and when the bucket is full.
-    pub fn headers(&self, now_s: f64) -> [Option<[String; 3]>; 2] {
-        let mut shown = [None, None];
-        let mut scarcest = f64::INFINITY;
-        for (name, bucket) in &self.buckets {
-            let (rate, full_in_s) = (&bucket.rate, bucket.full_in_s(now_s));
-            let remaining = (rate.burst as f64 - full_in_s / rate.interval_s + 1e-6) as i64;
-            let remaining = remaining.max(0); // more is owed than a bucket
-            let of = match name {
-                Limit::Requests => 0,
-                _ if remaining as f64 / (rate.limit as f64) < scarcest => {
-                    scarcest = remaining as f64 / rate.limit as f64;
-                    1
-                }
-                _ => continue,
-            };
-            let [limit, rest] = [rate.limit, remaining.min(rate.limit)].map(|number| number.to_string());
-            shown[of] = Some([limit, rest, duration(full_in_s)]);
-        }
-        shown
+    pub fn headers(&self, now_s: f64) -> LimitHeaders {
+        headers(self.buckets.iter().map(|(limit, bucket)| (*limit, bucket.rate, bucket.full_in_s(now_s))))
     }
+}
+
+/// `x-ratelimit-*` of requests and of tokens: the limit, what remains, and when the bucket is full.
+pub type LimitHeaders = [Option<[String; 3]>; 2];
+
+/// As `TenantQuota::headers`, of limits with their rates and the seconds until each bucket is full.
+pub fn headers(buckets: impl Iterator<Item = (Limit, Rate, f64)>) -> LimitHeaders {
+    let mut shown = [None, None];
+    let mut scarcest = f64::INFINITY;
+    for (name, rate, full_in_s) in buckets {
+        let remaining = (rate.burst as f64 - full_in_s / rate.interval_s + 1e-6) as i64;
+        let remaining = remaining.max(0); // more is owed than a bucket
+        let of = match name {
+            Limit::Requests => 0,
+            _ if remaining as f64 / (rate.limit as f64) < scarcest => {
+                scarcest = remaining as f64 / rate.limit as f64;
+                1
+            }
+            _ => continue,
+        };
+        let [limit, rest] = [rate.limit, remaining.min(rate.limit)].map(|number| number.to_string());
+        shown[of] = Some([limit, rest, duration(full_in_s)]);
+    }
+    shown
 }
 
 /// A duration in the format of OpenAI's headers: `12ms`, `1.5s`, `6m0s`, `1h0m0s`.

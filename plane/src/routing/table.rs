@@ -33,6 +33,8 @@ pub struct Route {
     pub served: Vec<Served>,
     /// Names of the credentials that its servers get, in lower case.
     pub forwarded: Vec<String>,
+    /// Requests of tenants are Python's: an engine of its endpoints knows no tenants.
+    pub isolates: bool,
     pub activity: Arc<RouteActivity>,
     /// Where its requests are counted for the judge; None: nowhere.
     pub generation: Option<Arc<GenerationSamples>>,
@@ -57,6 +59,14 @@ pub struct Table {
     pub routes: Vec<Arc<Route>>,
 }
 
+impl Table {
+    /// Whether a route is one of this table.
+    pub fn has(&self, route: &Arc<Route>) -> bool {
+        let named = self.names.get(&route.name);
+        matches!(named, Some(Named::Plain(known)) if Arc::ptr_eq(known, route))
+    }
+}
+
 /// Where a request goes.
 #[derive(Clone, Debug)]
 pub struct Choice {
@@ -77,7 +87,21 @@ impl Route {
     ) -> Self {
         let [name, model, id] = names;
         let (is_paused, valid_until) = (AtomicBool::new(false), Mutex::new(None));
-        Route { name, model, id, salt, backends, served, forwarded, activity, generation, is_paused, valid_until }
+        let isolates = false;
+        Route {
+            name,
+            model,
+            id,
+            salt,
+            backends,
+            served,
+            forwarded,
+            isolates,
+            activity,
+            generation,
+            is_paused,
+            valid_until,
+        }
     }
 
     pub fn pause(&self, is_paused: bool) {
@@ -98,17 +122,19 @@ impl Route {
     }
 
     /// The endpoint by the weights of the route; ejected ones are used only where there is no other. None: there is none.
-    pub fn pick(&self, key: &[u8]) -> Option<Choice> {
-        self.pick_among(key, false).or_else(|| self.pick_among(key, true))
+    ///
+    /// `tenant`: whose request it is; empty: no tenant's.
+    pub fn pick(&self, key: &[u8], tenant: &str) -> Option<Choice> {
+        self.pick_among(key, tenant, false).or_else(|| self.pick_among(key, tenant, true))
     }
 
-    fn pick_among(&self, key: &[u8], with_ejected: bool) -> Option<Choice> {
+    fn pick_among(&self, key: &[u8], tenant: &str, with_ejected: bool) -> Option<Choice> {
         order_backends(&self.backends, &self.salt, key).into_iter().find_map(|at| {
             let served = self.served.get(at)?;
             let endpoint = match served.endpoints.as_slice() {
                 [only] if with_ejected || !only.is_ejected() => only,
                 endpoints => {
-                    let pods: Vec<Pod> = endpoints.iter().map(|one| pod(one, with_ejected)).collect();
+                    let pods: Vec<Pod> = endpoints.iter().map(|one| pod(one, tenant, with_ejected)).collect();
                     endpoints.get(LeastLoaded.pick(&pods, key)?)?
                 }
             };
@@ -117,7 +143,8 @@ impl Route {
     }
 }
 
-fn pod(endpoint: &Endpoint, with_ejected: bool) -> Pod {
+fn pod(endpoint: &Endpoint, tenant: &str, with_ejected: bool) -> Pod {
     let is_excluded = !with_ejected && endpoint.is_ejected();
-    Pod { url: endpoint.url.clone(), in_flight: endpoint.load(), is_excluded, ..Pod::default() }
+    let of_tenant = if tenant.is_empty() { 0 } else { endpoint.of_tenant(tenant).total() };
+    Pod { url: endpoint.url.clone(), in_flight: endpoint.load(), of_tenant, is_excluded, ..Pod::default() }
 }

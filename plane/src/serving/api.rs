@@ -3,11 +3,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
 
+use super::admission::{unix_s, Bill, Reserved, LIMIT_PREFIX};
 use super::requester::{frame, message, prepare, Framed, Outgoing, Refused};
 use crate::balancing::in_flight::Flight;
 use crate::forwarding::sender::{attempt, Attempted, Waiting, Whole};
@@ -18,8 +19,8 @@ use crate::listener::{Panics, Shared, Silent};
 use crate::quotas::usage::last_usage;
 use crate::routing::router::assign_revision;
 use crate::routing::table::Choice;
-use crate::telemetry::access_log::{LogEntry, Recount};
-use crate::wire::headers::{first_value, line, to_client};
+use crate::telemetry::access_log::{LogEntry, Paid, Recount};
+use crate::wire::headers::{first_value, line, prompt_tokens, to_client};
 use crate::wire::inference::model_in;
 use crate::wire::request_fields::hexadecimal;
 use crate::wire::responses::{computes, is_good, writes_text};
@@ -84,6 +85,44 @@ struct Running<'a> {
     outgoing: &'a Outgoing,
     choice: &'a Choice,
     request_bytes: usize,
+}
+
+/// A whole response as the client gets it.
+struct Answer {
+    message: Vec<u8>,
+    /// Whether the client's connection stays.
+    stays: bool,
+    /// None: no tenant pays for it.
+    bill: Option<Bill>,
+}
+
+/// What a request holds while it is at an endpoint.
+struct Held {
+    flight: Flight,
+    in_flight: Place,
+    reserved: Option<Reserved>,
+}
+
+impl Held {
+    /// Charges a response before the client has it, where that is certain: its next request finds its place free.
+    fn charge_ahead(&mut self, bill: Option<&Bill>) {
+        if let Some(bill) = bill.filter(|bill| bill.is_certain()) {
+            if let Some(reserved) = self.reserved.take() {
+                reserved.charge(&self.flight.revision, bill, false);
+            }
+        }
+    }
+
+    /// The client has its response, or left: what is counted as ended is in flight no more.
+    fn end(self, bill: Option<&Bill>, has_left: bool) {
+        let revision = self.flight.revision.clone();
+        drop((self.flight, self.in_flight));
+        match (self.reserved, bill) {
+            (Some(reserved), Some(bill)) => reserved.charge(&revision, bill, has_left),
+            (Some(reserved), None) => reserved.leave(&revision),
+            (None, _) => {}
+        }
+    }
 }
 
 /// Serves a connection until it ends or is Python's.
@@ -206,48 +245,41 @@ impl Connection {
 
     /// Sends a request to an endpoint, and its response to the client.
     async fn forward(&mut self, framed: Framed, began: Instant, id: &str, outgoing: Outgoing) -> Next {
-        let (lane, route) = (self.lane.clone(), outgoing.route.clone());
-        let python = |reason| Next::Python(Refused::of(&route, reason), None);
-        let is_suspect = locked(&lane.suspects).may_be_blamed(&outgoing.client, &outgoing.path, outgoing.body.len());
-        if is_suspect {
-            return python("suspect");
-        }
-        let owner = format!("address:{}", self.place.owner());
-        let Ok(in_flight) = Place::take(&lane.in_flight, owner) else { return python("in_flight") };
-        let Some(choice) = route.pick(&outgoing.key) else { return python("no_endpoint") };
-        let flight = Flight::begin(&choice.endpoint, &choice.revision, &route.activity);
+        let (choice, held) = match self.admit(&outgoing, id).await {
+            Ok(admitted) => admitted,
+            Err(reason) => return Next::Python(Refused::of(&outgoing.route, reason), None),
+        };
         let sent = Instant::now();
         let size = framed.head_bytes + framed.body_bytes;
         let mut next = Vec::new();
         let whole_message = message(&outgoing, &choice.endpoint.prefix, &choice.endpoint.host);
         let client = Waiting { stream: &self.stream, next: &mut next };
-        let deadline = sent + lane.settings.patience;
-        let attempted =
-            attempt(&lane, &choice.endpoint, whole_message, deadline, client, model_in(&outgoing.path).is_none()).await;
+        let deadline = sent + self.lane.settings.patience;
+        let is_json = model_in(&outgoing.path).is_none();
+        let attempted = attempt(&self.lane, &choice.endpoint, whole_message, deadline, client, is_json).await;
         let running = Running { id, began, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
         let (reason, connection, received, unsent) = match attempted {
             Attempted::ClientLeft => {
-                drop((flight, in_flight));
+                held.end(None, true);
                 self.ended(&running, None, 0, "client_closed");
                 self.judge(&running, sent, false);
                 return Next::Closed;
             }
             Attempted::Python { reason, connection, received, unsent } => (reason, connection, received, unsent),
             Attempted::Whole { received, whole, connection } => {
-                let body = received.get(whole.head_bytes..).unwrap_or_default();
-                let is_sound = !writes_text(&outgoing.path) || is_good(body);
-                let response = is_sound.then(|| self.response(&running, &received, whole, framed.keeps_alive));
                 let has_room = self.held.set(2 * size + 2 * received.len());
-                match response.flatten() {
-                    Some((response, stays)) if has_room => {
+                let answer = self.answer(&running, &held, &received, whole, framed.keeps_alive);
+                match answer.and_then(|answer| has_room.then_some(answer).ok_or("memory")) {
+                    Ok(answer) => {
                         if whole.stays {
-                            lane.pool.keep(choice.endpoint.address, connection);
+                            self.lane.pool.keep(choice.endpoint.address, connection);
                         }
                         self.judge(&running, sent, true);
                         let request = std::mem::replace(&mut self.received, next);
-                        return self.respond(&running, (flight, in_flight), [&request, body, &response], stays).await;
+                        let body = received.get(whole.head_bytes..).unwrap_or_default();
+                        return self.respond(&running, held, [&request, body], answer).await;
                     }
-                    _ => ("judged", Some(connection), received, Vec::new()),
+                    Err(reason) => (reason, Some(connection), received, Vec::new()),
                 }
             }
         };
@@ -256,33 +288,104 @@ impl Connection {
             id: id.to_owned(),
             began,
             sent,
-            route: route.name.clone(),
-            model: route.id.clone(),
+            route: outgoing.route.name.clone(),
+            model: outgoing.route.id.clone(),
             revision: choice.revision.revision.clone(),
             url: choice.endpoint.url.clone(),
             was_idle: connection.as_ref().is_some_and(|one| one.was_idle),
             endpoint: connection.map(|one| one.stream),
             received,
             unsent,
-            in_flight: Some(in_flight),
-            flight: Some(flight),
+            in_flight: Some(held.in_flight),
+            flight: Some(held.flight),
+            reserved: held.reserved,
         };
-        Next::Python(Refused::of(&route, reason), Some(Box::new(begun)))
+        Next::Python(Refused::of(&outgoing.route, reason), Some(Box::new(begun)))
     }
 
-    /// The whole response to the client, and whether its connection stays. None: Python makes it.
-    fn response(&self, running: &Running<'_>, received: &[u8], whole: Whole, stays: bool) -> Option<(Vec<u8>, bool)> {
+    /// Where a request goes, and what it holds there. An error says why Python decides.
+    async fn admit(&self, outgoing: &Outgoing, id: &str) -> Result<(Choice, Held), &'static str> {
+        let (lane, route) = (&self.lane, &outgoing.route);
+        if locked(&lane.suspects).may_be_blamed(&outgoing.client, &outgoing.path, outgoing.body.len()) {
+            return Err("suspect");
+        }
+        let owner = outgoing.owner(self.place.owner());
+        let in_flight = Place::take(&lane.in_flight, owner).map_err(|_| "in_flight")?;
+        let (reserved, tenant) = match &outgoing.metered {
+            None => (None, None),
+            Some(metered) => {
+                let deadline = Instant::now() + lane.settings.patience;
+                let handover = self.shared.handover();
+                let reserved = Reserved::take(lane, metered, id, handover, deadline).await?;
+                (Some(reserved), Some(metered.tenant().name.clone()))
+            }
+        };
+        match self.choose(outgoing, reserved.as_ref()) {
+            Ok(choice) => {
+                let flight = Flight::begin(&choice.endpoint, &choice.revision, &route.activity, tenant);
+                Ok((choice, Held { flight, in_flight, reserved }))
+            }
+            Err(reason) => {
+                if let Some(reserved) = reserved {
+                    reserved.release();
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// The endpoint of a request. An error says why Python decides.
+    fn choose(&self, outgoing: &Outgoing, reserved: Option<&Reserved>) -> Result<Choice, &'static str> {
+        let route = &outgoing.route;
+        // Where it had to wait, there may be another table, which may have been acknowledged.
+        if reserved.is_some() && !self.lane.table().has(route) {
+            return Err("expired");
+        }
+        if let Some(reason) = route.why_python() {
+            return Err(reason);
+        }
+        let choice = route.pick(&outgoing.key, outgoing.tenant()).ok_or("no_endpoint")?;
+        if reserved.is_some_and(|one| !one.has_room(&choice.revision)) {
+            return Err("charges");
+        }
+        Ok(choice)
+    }
+
+    /// The whole response to the client. An error says why Python makes it.
+    fn answer(
+        &self,
+        running: &Running<'_>,
+        held: &Held,
+        received: &[u8],
+        whole: Whole,
+        stays: bool,
+    ) -> Result<Answer, &'static str> {
+        let (outgoing, body) = (running.outgoing, received.get(whole.head_bytes..).ok_or("judged")?);
+        if writes_text(&outgoing.path) && !is_good(body) {
+            return Err("judged");
+        }
         let mut headers = [httparse::EMPTY_HEADER; MAX_LINES];
         let mut response = httparse::Response::new(&mut headers);
-        response.parse(received).ok()?;
-        let (route, revision) = (&running.outgoing.route, &running.choice.revision.revision);
+        response.parse(received).map_err(|_| "response_head")?;
+        let bill = outgoing.metered.as_ref().map(|one| one.bill(prompt_tokens(response.headers), body));
+        let bill = bill.transpose()?;
+        let (route, revision) = (&outgoing.route, &running.choice.revision.revision);
         let forwarded: Vec<&str> = route.forwarded.iter().map(String::as_str).collect();
-        let mut made = Vec::with_capacity(received.len() + 256);
+        let mut made = Vec::with_capacity(received.len() + 512);
         made.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
-        to_client(&mut made, response.headers, &running.outgoing.request_id, revision, &forwarded).ok()?;
+        to_client(&mut made, response.headers, &outgoing.request_id, revision, &forwarded).map_err(|why| why.0)?;
+        if let Some(reserved) = &held.reserved {
+            let is_limit = |name: &str| {
+                name.get(..LIMIT_PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(LIMIT_PREFIX))
+            };
+            if response.headers.iter().any(|header| is_limit(header.name)) {
+                return Err("response_head"); // the tenant's own replace them
+            }
+            reserved.write_headers(&mut made);
+        }
         line(&mut made, "Content-Length", itoa::Buffer::new().format(whole.body_bytes).as_bytes());
         if first_value(response.headers, "date").is_none() {
-            line(&mut made, "Date", http_date(unix_time().as_secs()).as_bytes());
+            line(&mut made, "Date", http_date(unix_s() as u64).as_bytes());
         }
         if first_value(response.headers, "server").is_none() {
             line(&mut made, "Server", self.lane.settings.server.as_bytes());
@@ -292,30 +395,31 @@ impl Connection {
             line(&mut made, "Connection", b"close");
         }
         made.extend_from_slice(b"\r\n");
-        made.extend_from_slice(received.get(whole.head_bytes..)?);
-        Some((made, stays))
+        made.extend_from_slice(body);
+        Ok(Answer { message: made, stays, bill })
     }
 
     /// Sends a response. The server is done: whatever the client does now does not change the outcome for the judge.
     async fn respond(
         &mut self,
         running: &Running<'_>,
-        held: (Flight, Place),
-        [request, body, response]: [&[u8]; 3],
-        stays: bool,
+        mut held: Held,
+        [request, body]: [&[u8]; 2],
+        answer: Answer,
     ) -> Next {
         let first_byte = running.began.elapsed().as_secs_f64();
-        let is_sent = self.send(response).await;
-        drop(held); // what is counted as ended is in flight no more
+        held.charge_ahead(answer.bill.as_ref());
+        let is_sent = self.send(&answer.message).await;
+        held.end(answer.bill.as_ref(), !is_sent);
         if is_sent {
             let outgoing = running.outgoing;
             locked(&self.lane.suspects).completed(&outgoing.client, &outgoing.path, &outgoing.body);
-            self.recount(running, request, body);
+            self.recount(running, request, body, answer.bill.as_ref());
         }
         let sent_bytes = if is_sent { body.len() } else { 0 };
         let outcome = if is_sent { "ok" } else { "client_closed" };
-        self.ended(running, Some((first_byte, body)), sent_bytes, outcome);
-        if is_sent && stays {
+        self.ended(running, Some((first_byte, body, answer.bill.as_ref())), sent_bytes, outcome);
+        if is_sent && answer.stays {
             Next::Request
         } else {
             Next::Closed
@@ -368,8 +472,14 @@ impl Connection {
         generation.count(&attempt, self.lane.now_s());
     }
 
-    /// Counts a request that ended. `answer`: seconds to its first byte, and its body.
-    fn ended(&self, running: &Running<'_>, answer: Option<(f64, &[u8])>, sent_bytes: usize, outcome: &'static str) {
+    /// Counts a request that ended. `answer`: seconds to its first byte, its body, and what it costs.
+    fn ended(
+        &self,
+        running: &Running<'_>,
+        answer: Option<(f64, &[u8], Option<&Bill>)>,
+        sent_bytes: usize,
+        outcome: &'static str,
+    ) {
         let (seconds, settings) = (running.began.elapsed().as_secs_f64(), &self.lane.settings);
         running.choice.revision.count(|counts| {
             if outcome == "ok" {
@@ -378,7 +488,7 @@ impl Connection {
                 counts.left += 1;
             }
             counts.seconds.observe(&settings.seconds_bounds, seconds);
-            if let Some((first_byte, _)) = answer {
+            if let Some((first_byte, ..)) = answer {
                 counts.ttft.observe(&settings.ttft_bounds, first_byte);
             }
         });
@@ -387,10 +497,15 @@ impl Connection {
             return;
         }
         let (outgoing, revision) = (running.outgoing, &running.choice.revision);
-        let usage = answer.and_then(|(_, body)| last_usage(body).ok().flatten());
+        let identity = outgoing.metered.as_ref().map(|one| &one.identity);
+        let bill = answer.and_then(|(_, _, bill)| bill);
+        let usage = match bill {
+            Some(bill) => Some(bill.charge.usage),
+            None => answer.and_then(|(_, body, _)| last_usage(body).ok().flatten()),
+        };
         self.shared.handover().log(LogEntry {
             id: running.id.to_owned(),
-            owner: format!("address:{}", self.place.owner()),
+            owner: outgoing.owner(self.place.owner()),
             address: self.stream.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default(),
             client_request_id: outgoing.client_request_id.clone(),
             path: outgoing.path.clone(),
@@ -399,17 +514,20 @@ impl Connection {
             upstream: running.choice.endpoint.url.clone(),
             code: if outcome == "ok" { 200 } else { 499 },
             outcome,
-            ended_s: unix_time().as_secs_f64(),
+            ended_s: unix_s(),
             seconds,
-            ttft_s: answer.map(|(first_byte, _)| first_byte),
+            ttft_s: answer.map(|(first_byte, ..)| first_byte),
             bytes_in: running.request_bytes,
             bytes_out: sent_bytes,
             tokens: usage.map(|one| (one.input_tokens, one.output_tokens)),
+            is_estimated: bill.is_some_and(|bill| bill.charge.estimated),
+            tenant: outgoing.tenant().to_owned(),
+            key: identity.map(|one| one.key.to_string()).unwrap_or_default(),
         });
     }
 
     /// Has Python look at one of so many requests again.
-    fn recount(&self, running: &Running<'_>, request: &[u8], body: &[u8]) {
+    fn recount(&self, running: &Running<'_>, request: &[u8], body: &[u8], bill: Option<&Bill>) {
         let one_in = self.lane.settings.recount_one_in;
         let number = running.id.get(8..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(1);
         if one_in == 0 || number % one_in != 0 {
@@ -423,13 +541,24 @@ impl Connection {
             response: body.to_vec(),
             request_id: outgoing.request_id.clone(),
             route: route.name.clone(),
+            model: route.id.clone(),
             salt: route.salt.clone(),
             weights: route.backends.iter().map(|one| (one.revision.clone(), one.weight)).collect(),
             key: outgoing.key.clone(),
             client: outgoing.client.to_string(),
             own: own.unwrap_or_default().to_owned(),
             stratum: stratum(outgoing.body.len()),
-            sent: outgoing.body.clone(),
+            sent: outgoing.body.to_vec(),
+            paid: outgoing.metered.as_ref().zip(bill).map(|(metered, bill)| Paid {
+                tenant: metered.tenant().name.to_string(),
+                key: metered.identity.key.to_string(),
+                table: metered.identity.table,
+                prompt_tokens: bill.prompt_tokens,
+                reserved: (metered.estimate.input_tokens, metered.estimate.output_tokens),
+                usage: bill.charge.usage,
+                is_estimated: bill.charge.estimated,
+                cost_nano: bill.charge.cost_nano,
+            }),
         });
     }
 
@@ -451,10 +580,6 @@ impl Connection {
             room,
         );
     }
-}
-
-fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Bytes that no client can foresee.

@@ -1,4 +1,5 @@
 //! Connections of clients in the fast lane: twins of the gateway's `serving/`.
 
+pub mod admission;
 pub mod api;
 pub mod requester;

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::handover::Returns;
+use super::admission::{unix_s, Metered};
+use crate::handover::{locked, Returns};
+use crate::identity::tenants::Identity;
 use crate::lane::Lane;
 use crate::routing::table::{Named, Route};
-use crate::wire::headers::{self, line, to_upstream, RequestHeaders};
+use crate::upstream::tenant_proof::TenantProof;
+use crate::wire::headers::{self, line, to_upstream, Headers, RequestHeaders};
 use crate::wire::inference::model_in;
 use crate::wire::request_fields::{client, sticky_key, tenant, RequestFields};
 use crate::wire::responses::writes_text;
@@ -38,6 +41,15 @@ impl Refused {
     pub fn of(route: &Route, reason: &'static str) -> Self {
         Refused { reason, model: route.id.clone(), returns: Returns::AtOnce, is_traced: false }
     }
+
+    /// Of its credentials. A proxy may send the next request of the connection for another tenant.
+    pub fn unidentified(reason: &'static str) -> Self {
+        if reason == "credentials" {
+            Refused::new(reason)
+        } else {
+            Refused::once(reason)
+        }
+    }
 }
 
 /// Where the parts of a request are.
@@ -59,7 +71,24 @@ pub struct Outgoing {
     pub client: Arc<str>,
     /// Header lines, without those of the connection.
     pub headers: Vec<u8>,
-    pub body: Vec<u8>,
+    pub body: Arc<Vec<u8>>,
+    /// None: no tenant pays for it.
+    pub metered: Option<Metered>,
+}
+
+impl Outgoing {
+    /// The name of its tenant; empty without one.
+    pub fn tenant(&self) -> &str {
+        self.metered.as_ref().map_or("", |one| &one.tenant().name)
+    }
+
+    /// Whose places among the requests in flight it takes. `address`: the owner of the client's.
+    pub fn owner(&self, address: &str) -> String {
+        match &self.metered {
+            Some(one) => one.tenant().client.to_string(),
+            None => format!("address:{address}"),
+        }
+    }
 }
 
 /// Reads a head. None: it is not whole yet.
@@ -107,6 +136,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let mut lines = [httparse::EMPTY_HEADER; MAX_LINES];
     let parsed = parsed(lane, request, &mut lines).map_err(Refused::new)?;
     let (_, (head, listed)) = parsed.ok_or(Refused::new("lines"))?;
+    let identity = identify(lane, listed)?;
     let body = request.get(framed.head_bytes..).unwrap_or_default();
     let in_path = model_in(head.path);
     let fields = match in_path {
@@ -118,6 +148,9 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let model = in_path.or(fields.model.as_deref()).filter(|model| !model.is_empty());
     let model = model.ok_or(Refused::once("no_model"))?;
     let route = route_of(lane, model)?;
+    if let Some(identity) = &identity {
+        admits(identity, &route)?;
+    }
     if in_path.is_some() && model != route.model {
         return Err(Refused::of(&route, "model_path"));
     }
@@ -127,40 +160,140 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     if fields.wants_json() && writes_text(head.path) {
         return Err(Refused::of(&route, "json_format"));
     }
-    let given = headers::request_id(listed);
-    let request_id = given.unwrap_or(id);
+    let request_id = headers::request_id(listed).unwrap_or(id);
     let settings = &lane.settings;
-    let tenant = tenant(listed, &fields, settings.tenants, &settings.tenant_salt);
-    let forwarded: Vec<&str> = route.forwarded.iter().map(String::as_str).collect();
-    let priority_limit = Some(settings.priority_limit);
-    let about = RequestHeaders { request_id, tenant: &tenant, forwarded: &forwarded, priority_limit, weight: 1 };
-    let mut sent = Vec::with_capacity(framed.head_bytes + 256);
-    to_upstream(&mut sent, listed, &about).map_err(|why| Refused::of(&route, why.0))?;
-    if let Some(below) = settings.trace_below {
-        if headers::first_value(listed, TRACEPARENT).is_some() {
-            return Err(Refused::of(&route, "trace"));
-        }
-        let chance = id.get(16..24).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
-        if chance < below {
-            return Err(Refused { is_traced: true, ..Refused::of(&route, "trace") });
-        }
-        line(&mut sent, TRACEPARENT, format!("00-{id}-{}-00", id.get(..16).unwrap_or_default()).as_bytes());
-    }
-    if !tenant.is_empty() {
-        prove(lane, &mut sent, &tenant, &route.name);
-    }
     let rewritten = if model == route.model { Ok(body.to_vec()) } else { fields.with_model(body, &route.model) };
+    let body = Arc::new(rewritten.map_err(|why| Refused::of(&route, why.0))?);
     let client_request_id = headers::first_value(listed, "x-request-id").unwrap_or_default();
+    let names = Names::of(lane, identity.as_ref(), listed, &fields, owner);
+    let headers = headers_of(lane, listed, &route, &names, [id, request_id])?;
+    let metered = identity.map(|one| Metered::new(one, &route, head.path, &fields, body.clone(), in_path.is_some()));
     Ok(Outgoing {
         path: head.path.to_owned(),
         request_id: request_id.to_owned(),
         client_request_id: String::from_utf8_lossy(client_request_id).into_owned(),
-        key: sticky_key(listed, &fields, request_id, settings.sticky, ""),
-        client: client(listed, owner, settings.shares_by_key).into(),
-        headers: sent,
-        body: rewritten.map_err(|why| Refused::of(&route, why.0))?,
+        key: sticky_key(listed, &fields, request_id, settings.sticky, &names.session),
+        client: names.client,
+        headers,
+        body,
+        metered,
         route,
     })
+}
+
+/// Who sends a request; None: requests have no identity.
+fn identify(lane: &Lane, listed: Headers<'_>) -> Result<Option<Identity>, Refused> {
+    let Some(tenants) = lane.tenants() else { return Ok(None) };
+    tenants.identify(listed, unix_s()).map(Some).map_err(Refused::unidentified)
+}
+
+/// Whether a tenant may use a route, and its requests may be served here.
+fn admits(identity: &Identity, route: &Route) -> Result<(), Refused> {
+    let tenant = &identity.tenant;
+    if !tenant.may_use(&[route.name.as_str(), route.id.as_str()]) {
+        return Err(Refused::once("unknown_model")); // to this tenant it is
+    }
+    if route.isolates {
+        return Err(Refused { returns: Returns::WithTable, ..Refused::of(route, "isolation") });
+    }
+    Ok(())
+}
+
+/// Under which names a request counts: its tenant where it has one, else what its headers and body name.
+struct Names {
+    /// The pseudonym that servers get; empty: none is known.
+    tenant: String,
+    client: Arc<str>,
+    /// The sticky key of a request without a session; empty: the request's own key, or it alone.
+    session: String,
+    weight: i64,
+    priority_limit: i64,
+    /// Its header `Authorization` identified it here, and goes no further.
+    is_identified: bool,
+}
+
+impl Names {
+    fn of(
+        lane: &Lane,
+        identity: Option<&Identity>,
+        listed: Headers<'_>,
+        fields: &RequestFields<'_>,
+        owner: &str,
+    ) -> Self {
+        let settings = &lane.settings;
+        match identity {
+            Some(identity) => Names {
+                tenant: identity.tenant.pseudonym.clone(),
+                client: identity.tenant.client.clone(),
+                session: identity.session(),
+                weight: identity.tenant.weight,
+                priority_limit: identity.tenant.priority_limit.unwrap_or(settings.priority_limit),
+                is_identified: true,
+            },
+            None => Names {
+                tenant: tenant(listed, fields, settings.tenants, &settings.tenant_salt),
+                client: client(listed, owner, settings.shares_by_key).into(),
+                session: String::new(),
+                weight: 1,
+                priority_limit: settings.priority_limit,
+                is_identified: false,
+            },
+        }
+    }
+}
+
+/// Header lines for a server, without those of the connection. `id`: made by this gateway.
+fn headers_of(
+    lane: &Lane,
+    listed: Headers<'_>,
+    route: &Route,
+    names: &Names,
+    [id, request_id]: [&str; 2],
+) -> Result<Vec<u8>, Refused> {
+    let forwarded: Vec<&str> = names.forwarded(&route.forwarded);
+    let proof = prove(lane, names, &route.name);
+    let weight_signature = proof.as_ref().map_or("", |proof| &proof.weight_signature);
+    let about = RequestHeaders {
+        request_id,
+        tenant: &names.tenant,
+        forwarded: &forwarded,
+        priority_limit: Some(names.priority_limit),
+        weight: names.weight,
+        weight_signature,
+    };
+    let mut sent = Vec::with_capacity(1024);
+    to_upstream(&mut sent, listed, &about).map_err(|why| Refused::of(route, why.0))?;
+    if let Some(below) = lane.settings.trace_below {
+        if headers::first_value(listed, TRACEPARENT).is_some() {
+            return Err(Refused::of(route, "trace"));
+        }
+        let chance = id.get(16..24).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
+        if chance < below {
+            return Err(Refused { is_traced: true, ..Refused::of(route, "trace") });
+        }
+        line(&mut sent, TRACEPARENT, format!("00-{id}-{}-00", id.get(..16).unwrap_or_default()).as_bytes());
+    }
+    if let Some(proof) = proof {
+        line(&mut sent, "X-Slipway-Tenant-Proof", proof.proof.as_bytes());
+    }
+    Ok(sent)
+}
+
+impl Names {
+    /// Which credentials the server gets: never the header that identified the tenant here.
+    fn forwarded<'r>(&self, listed: &'r [String]) -> Vec<&'r str> {
+        let all = listed.iter().map(String::as_str);
+        all.filter(|name| !(self.is_identified && *name == "authorization")).collect()
+    }
+}
+
+/// The proof of a request's tenant; None without a tenant, and while the release has no keys.
+fn prove(lane: &Lane, names: &Names, deployment: &str) -> Option<TenantProof> {
+    if names.tenant.is_empty() {
+        return None;
+    }
+    let weight = if names.weight == 1 { String::new() } else { names.weight.to_string() };
+    locked(&lane.signer).as_mut().map(|signer| signer.sign(&names.tenant, deployment, &weight, unix_s()))
 }
 
 fn route_of(lane: &Lane, model: &str) -> Result<Arc<Route>, Refused> {
@@ -173,17 +306,6 @@ fn route_of(lane: &Lane, model: &str) -> Result<Arc<Route>, Refused> {
             Some(reason) => Err(Refused::of(route, reason)),
             None => Ok(route.clone()),
         },
-    }
-}
-
-fn prove(lane: &Lane, sent: &mut Vec<u8>, tenant: &str, deployment: &str) {
-    let unix_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    if let Some(signer) = crate::handover::locked(&lane.signer).as_mut() {
-        line(
-            sent,
-            "X-Slipway-Tenant-Proof",
-            signer.sign(tenant, deployment, "", unix_s.as_secs_f64()).proof.as_bytes(),
-        );
     }
 }
 

@@ -1,5 +1,7 @@
 //! What Python needs of a request of the fast lane for its line in the access log.
 
+use crate::quotas::usage::Usage;
+
 /// One request that ended. Python writes the line, as it does for its own requests.
 #[derive(Clone, Debug, Default)]
 pub struct LogEntry {
@@ -19,8 +21,12 @@ pub struct LogEntry {
     pub ttft_s: Option<f64>,
     pub bytes_in: usize,
     pub bytes_out: usize,
-    /// Tokens of prompt and response.
+    /// Tokens of prompt and response, and whether they are an estimate.
     pub tokens: Option<(i64, i64)>,
+    pub is_estimated: bool,
+    /// Empty without one.
+    pub tenant: String,
+    pub key: String,
 }
 
 /// A request of the fast lane that Python counts again: what came, and what the lane made of it.
@@ -34,6 +40,8 @@ pub struct Recount {
     pub response: Vec<u8>,
     pub request_id: String,
     pub route: String,
+    /// By which clients name the route.
+    pub model: String,
     pub salt: String,
     pub weights: Vec<(String, i64)>,
     pub key: Vec<u8>,
@@ -43,4 +51,21 @@ pub struct Recount {
     pub stratum: &'static str,
     /// The body that the endpoint got.
     pub sent: Vec<u8>,
+    pub paid: Option<Paid>,
+}
+
+/// What a tenant paid for a request.
+#[derive(Clone, Debug, Default)]
+pub struct Paid {
+    pub tenant: String,
+    pub key: String,
+    /// The publication of tenants by which it was found.
+    pub table: u64,
+    /// As the head of the response has them.
+    pub prompt_tokens: Option<i64>,
+    /// Input and output tokens that were reserved.
+    pub reserved: (i64, i64),
+    pub usage: Usage,
+    pub is_estimated: bool,
+    pub cost_nano: i64,
 }

@@ -79,6 +79,8 @@ pub struct RequestHeaders<'a> {
     pub forwarded: &'a [&'a str],
     pub priority_limit: Option<i64>,
     pub weight: i64,
+    /// Of the weight; empty: it is not signed.
+    pub weight_signature: &'a str,
 }
 
 /// Appends the header lines of a request to a server.
@@ -99,7 +101,9 @@ pub fn to_upstream(out: &mut Vec<u8>, headers: Headers<'_>, about: &RequestHeade
         line(out, "X-Slipway-Priority-Limit", limit.to_string().as_bytes());
     }
     if about.weight != 1 {
-        line(out, "X-Slipway-Tenant-Weight", about.weight.to_string().as_bytes());
+        let signed = if about.weight_signature.is_empty() { "" } else { "." };
+        let value = format!("{}{signed}{}", about.weight, about.weight_signature);
+        line(out, "X-Slipway-Tenant-Weight", value.as_bytes());
     }
     if ["x-slipway-resumable", "last-event-id"].iter().any(|name| first_value(headers, name).is_some()) {
         line(out, "X-Slipway-Returns", b"1");

@@ -12,19 +12,22 @@ import aiohttp
 import pytest
 from aiohttp import web
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.tables import open_engine
 from slipway_gateway.ledger.writer import MAX_WAITING, Ledger
 from slipway_gateway.quotas.estimate import Estimate
-from slipway_gateway.quotas.meter import Meter
+from slipway_gateway.quotas.meter import Charge, Meter
 from slipway_gateway.quotas.policy import Budget
 from slipway_gateway.quotas.prices import Price, micro
+from slipway_gateway.quotas.usage import Usage
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_process.database_urls import parse_url
 from testkit.until import until_async
 from tests.gateway import tenants
 from tests.gateway.harness import upstream
+from tests.plane.native import needs_plane
 from tests.support.postgres import Postgres
 
 ONE_FOR_EACH = Price("*", micro("1000000"), micro("1000000"))
@@ -111,6 +114,66 @@ async def test_the_queue_is_bounded_and_what_is_lost_is_counted(monkeypatch: pyt
         assert sum(row["requests"] for row in await rows(one)) == 3
 
 
+def a_sum(id_: str, requests: int = 3, tenant: str = "team-a", key: str = "k1") -> Charge:
+    """Of the fast lane: 3 input tokens and 5 output tokens of each request."""
+    usage = Usage(3 * requests, 5 * requests)
+    return Charge(id_, tenant, key, "chat", "r1", 494_000, usage, 8 * requests * 10**9, 1, requests)
+
+
+async def test_sums_of_the_fast_lane_are_written_once_and_costs_move_with_them() -> None:
+    """As its own charges; the lane has counted their costs as not written yet."""
+    async with ledger() as one:
+        taken = [a_sum("first"), a_sum("second"), a_sum("third", key="k2")]
+        one._take_sums = lambda: [one.gather(charge) for charge in taken] and taken.clear()  # type: ignore[assignment]
+        one.spending.expect("team-a", 72 * 10**9)
+        for _ in range(2):
+            await one.flush()
+            assert one.spending.of("team-a", 494_000).day_nano == 72 * 10**9
+            assert one.spending.own("team-a", 494_000).unwritten_nano == 0
+        by_key = {row["key"]: (row["requests"], row["input_tokens"], row["estimated"]) for row in await rows(one)}
+        assert by_key == {"k1": (6, 18, 2), "k2": (3, 9, 1)}
+        assert value(one, "ledger_waiting") == 0
+
+
+async def test_sums_that_come_while_the_database_is_away_are_few_and_none_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slipway_gateway.ledger.writer.MAX_WAITING", 12)
+
+    def away(charges: object) -> dict[str, int]:
+        raise OperationalError("", {}, OSError("away"))
+
+    async with ledger() as one:
+        apply, one._store.apply = one._store.apply, away  # type: ignore[method-assign]
+        for number in range(200):
+            for tenant in ("team-a", "team-b", "team-c"):
+                one.gather(a_sum(f"{number}-{tenant}", 1, tenant))
+            assert not await one.flush()
+        assert value(one, "ledger_waiting") <= 6
+        one._store.apply = apply  # type: ignore[method-assign]
+        while value(one, "ledger_waiting"):
+            assert await one.flush()
+        assert {row["tenant"]: row["requests"] for row in await rows(one)} == dict.fromkeys(
+            ("team-a", "team-b", "team-c"), 200
+        )
+        assert value(one, "ledger_lost_total") == 0
+
+
+async def test_a_tenant_with_sums_of_many_keys_has_its_share_of_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slipway_gateway.ledger.writer.MAX_WAITING", 6)
+    async with ledger() as one:
+        for number in range(5):
+            one.spending.expect("team-a", 8 * 10**9)
+            one.gather(a_sum(str(number), 1, key=f"k{number}"))
+        assert (value(one, "ledger_waiting"), value(one, "ledger_lost_total")) == (3, 2)
+        assert one.spending.of("team-a", 494_000).day_nano == 24 * 10**9
+        one.gather(a_sum("other", 1, "team-b"))
+        assert sum(row["requests"] for row in await rows(one)) == 4
+        assert one._places.used == 0
+
+
 @pytest.mark.integration
 async def test_charges_wait_while_the_database_is_away(server: Postgres) -> None:
     empty(server.url)
@@ -140,9 +203,12 @@ def empty(url: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    ("kind", "plane"),
+    [("sqlite", "off"), ("postgres", "off"), pytest.param("sqlite", "required", marks=needs_plane)],
+)
 async def test_a_killed_gateway_loses_no_response_that_ended_a_second_ago(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, plane: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     if kind == "postgres":
@@ -166,7 +232,7 @@ async def test_a_killed_gateway_loses_no_response_that_ended_a_second_ago(
         raise AssertionError
 
     async with upstream(serve) as server, aiohttp.ClientSession(headers=tenants.bearer(key)) as client:
-        command = [sys.executable, "-m", "tests.gateway.ledger.served", url, server.url, key]
+        command = [sys.executable, "-m", "tests.gateway.ledger.served", url, server.url, key, plane]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout
         try:

@@ -25,6 +25,7 @@ from tests.gateway.harness import Gateway
 PRICE = Price("*", input_micro=micro("1"), output_micro=micro("2"))
 PARTS = 4  # in which a stream comes
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+CHOICE = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
 REFUSALS = ("rate_limit_exceeded", "insufficient_quota")
 
 
@@ -200,7 +201,7 @@ class ModelServer:
         usage = {"prompt_tokens": plan.input_tokens, "completion_tokens": plan.output_tokens}
         if plan.ending is Ending.WHOLE:
             run.end(plan)
-            return web.json_response({"choices": [], "usage": usage})
+            return web.json_response({"choices": [CHOICE], "usage": usage})
         if plan.ending is Ending.ERROR:
             run.end(plan)
             return web.json_response({"error": {"message": "no"}}, status=400)

@@ -264,7 +264,8 @@ async def test_a_server_that_is_killed_and_back_loses_no_request(redis: RedisSer
         assert server.zcard(f"{prefix}:{{team-a}}:running") == 0
         assert server.hlen(f"{prefix}:{{team-a}}:holds") == 0
         for limiter, _ in both:
-            assert limiter.quotas.known()["team-a"].running == 0
+            quota = limiter.quotas.find("team-a")
+            assert quota is not None and quota.running == 0
 
 
 async def test_away_each_gateway_has_its_part(redis: RedisServer) -> None:

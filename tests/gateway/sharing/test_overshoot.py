@@ -20,16 +20,19 @@ from slipway_gateway.ledger.periods import day_begin
 from testkit.until import until_async
 from tests.gateway import tenants
 from tests.gateway.harness import Gateway, gateway, upstream
+from tests.plane.native import needs_plane
 from tests.support.redis import RedisServer
 
 from .limiters import gateways
 from .random_runs import REFUSALS, ModelServer, Run, draw, play
 
 pytestmark = pytest.mark.integration
+both_lanes = pytest.mark.parametrize("plane", ["off", pytest.param("required", marks=needs_plane)])
 
 RUNS, RUNS_WITH_KILLS = 1000, 300
 AT_ONCE = 8
 SHARED = ("slipway_gateway_shared_limits", "slipway_gateway_shared_budgets")
+FAST, PAIR = "slipway_gateway_fast_requests_total", {"model": "chat", "revision": "r1"}
 FAILURES = "slipway_gateway_shared_limits_failures_total"
 COUNTS = ("requests", "input_tokens", "output_tokens")
 
@@ -89,7 +92,7 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def pair(redis: RedisServer, runs: Sequence[Run]) -> AsyncIterator[Pair]:
+async def pair(redis: RedisServer, runs: Sequence[Run], plane: str) -> AsyncIterator[Pair]:
     by_seed = dict(enumerate(runs))
     options = {
         "tenants": [run.tenant for run in runs],
@@ -98,6 +101,7 @@ async def pair(redis: RedisServer, runs: Sequence[Run]) -> AsyncIterator[Pair]:
         "redis_url": redis.url,
         "redis_prefix": uuid.uuid4().hex,
         "redis_timeout_s": 30.0,  # what a slow answer does has tests of its own
+        "plane": plane,
     }
     one_of, two_of = (options | {"gateways": gateways(2, rank)} for rank in (0, 1))
     server = ModelServer(by_seed)
@@ -164,9 +168,9 @@ async def play_and_compare(made: Pair, runs: Sequence[Run]) -> None:
     }
 
 
-async def check_runs(redis: RedisServer, count: int) -> None:
+async def check_runs(redis: RedisServer, count: int, plane: str) -> None:
     runs = [draw(seed, beyond=seed % 2 > 0, budgets=True) for seed in range(count)]
-    async with pair(redis, runs) as made:
+    async with pair(redis, runs, plane) as made:
         made.note_settlements()
         first_day = day_begin(made.both[0].ledger.hour)
         await play_and_compare(made, runs)
@@ -176,6 +180,9 @@ async def check_runs(redis: RedisServer, count: int) -> None:
         assert not any(edge.metrics.registry.get_sample_value(FAILURES) for edge in made.both)
     assert not {run.tenant.name: over for run in runs if (over := overshoot(run, run.most_in_flight()))}
     assert not {run.tenant.name: over for run in runs if (over := overspent(run, days)) > 0}
+    if plane == "required":
+        served = [int(edge.metrics.registry.get_sample_value(FAST, PAIR) or 0) for edge in made.both]
+        assert min(served) > count // 5, "the fast lane has its part in it"
     # The runs are worth something: many requests are taken, and many are refused, by limits and by budgets.
     found = summed(runs)
     assert all(found[name] > 2 * count for name in ("taken", *REFUSALS)), found
@@ -197,10 +204,10 @@ async def kill_now_and_then(redis: RedisServer, made: Pair, chance: random.Rando
     return changes
 
 
-async def check_runs_with_kills(redis: RedisServer, count: int) -> None:
+async def check_runs_with_kills(redis: RedisServer, count: int, plane: str) -> None:
     """No request uses more than it reserves here, so that what is beyond a limit comes from the changes alone."""
     runs = [draw(seed, beyond=False, budgets=False) for seed in range(count)]
-    async with pair(redis, runs) as made:
+    async with pair(redis, runs, plane) as made:
         killing = asyncio.create_task(kill_now_and_then(redis, made, random.Random(count)))
         try:
             await play_and_compare(made, runs)
@@ -212,7 +219,8 @@ async def check_runs_with_kills(redis: RedisServer, count: int) -> None:
         await until_async(made.sharing)
         await until_async(lambda: not any(counters._waiting for counters in made.counters))
         for edge in made.both:
-            assert not any(quota.running for quota in edge.admission.quotas.known().values())
+            quotas = edge.admission.quotas
+            assert not any(quota.running for name in quotas.names() if (quota := quotas.find(name)))
     assert len(changes.spans) >= count / 60, changes.spans
     assert not {run.tenant.name: over for run in runs if (over := overshoot(run, 0, changes.during(run)))}
     found = summed(runs)
@@ -222,22 +230,36 @@ async def check_runs_with_kills(redis: RedisServer, count: int) -> None:
 async def test_requests_of_any_kind_exceed_no_limit_and_no_budget_by_more_than_stated(
     redis_or_valkey: RedisServer,
 ) -> None:
-    await check_runs(redis_or_valkey, 40)
+    await check_runs(redis_or_valkey, 40, "off")
 
 
 async def test_while_redis_dies_and_returns_a_limit_is_exceeded_by_one_bucket_each_time_at_most(
     redis: RedisServer,
 ) -> None:
-    await check_runs_with_kills(redis, 40)
+    await check_runs_with_kills(redis, 40, "off")
+
+
+@needs_plane
+async def test_requests_of_the_fast_lane_exceed_none_by_more_than_stated(redis: RedisServer) -> None:
+    await check_runs(redis, 40, "required")
+
+
+@needs_plane
+async def test_while_redis_dies_and_returns_a_limit_holds_in_the_fast_lane_too(redis: RedisServer) -> None:
+    await check_runs_with_kills(redis, 40, "required")
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(1800)
-async def test_a_thousand_random_runs_exceed_no_limit_and_no_budget_by_more_than_stated(redis: RedisServer) -> None:
-    await check_runs(redis, RUNS)
+@both_lanes
+async def test_a_thousand_random_runs_exceed_no_limit_and_no_budget_by_more_than_stated(
+    redis: RedisServer, plane: str
+) -> None:
+    await check_runs(redis, RUNS, plane)
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(1800)
-async def test_random_runs_while_redis_dies_and_returns_many_times(redis: RedisServer) -> None:
-    await check_runs_with_kills(redis, RUNS_WITH_KILLS)
+@both_lanes
+async def test_random_runs_while_redis_dies_and_returns_many_times(redis: RedisServer, plane: str) -> None:
+    await check_runs_with_kills(redis, RUNS_WITH_KILLS, plane)

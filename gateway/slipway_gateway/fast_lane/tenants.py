@@ -1,0 +1,48 @@
+"""Compiles tenants for the fast lane (pure)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..identity.tenants import KnownTenant, TenantTable
+from ..quotas.policy import Budget, Policy
+from ..quotas.prices import Price
+from ..quotas.shared import limits_tuple
+from ..quotas.tenant import Limits
+
+
+def compile_tenants(
+    table: TenantTable,
+    part: Callable[[Policy], tuple[Limits, Budget]],
+    counts_together: Callable[[Policy], bool] = lambda policy: False,
+) -> list[dict[str, Any]]:
+    """The fields of all tenants that have keys, the oldest first: of a key that two have written it is the owner.
+
+    `part`: this gateway's part of limits and budget. `counts_together`: whether requests are counted with other
+    gateways.
+    """
+    return [
+        _compile(one, *part(one.policy), together=counts_together(one.policy))
+        for one in table.tenants.values()
+        if one.keys
+    ]
+
+
+def _compile(one: KnownTenant, limits: Limits, budget: Budget, *, together: bool) -> dict[str, Any]:
+    policy = one.policy
+    return {
+        "name": one.name,
+        "models": one.models,
+        "is_disabled": one.disabled,
+        "weight": one.weight,
+        "priority_limit": one.priority_limit,
+        "prices": [_price(price) for price in policy.prices],
+        "budget": (budget.day_nano, budget.month_nano),
+        "output_tokens": policy.output_tokens,
+        "limits": limits_tuple(limits),
+        "shared_limits": limits_tuple(policy.limits) if together else None,
+        "keys": [(key.id, key.hash, key.expires_s) for key in one.keys],
+    }
+
+
+def _price(price: Price) -> tuple[str, int, int, int | None, int]:
+    return price.model, price.input_micro, price.output_micro, price.cached_input_micro, price.request_nano

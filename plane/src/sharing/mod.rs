@@ -1,0 +1,3 @@
+//! Limits that gateways count together: twins of the gateway's `sharing/`.
+
+pub mod counters;
