@@ -131,6 +131,10 @@ class Traffic:
     slo: ServiceLevels | None = None
     prefix_affinity: bool | None = None
     """Whether gateways prefer pods that have seen the beginning of a prompt."""
+    fallback: Annotated[
+        tuple[Annotated[str, Field(description="Name of a ModelDeployment of the namespace.")], ...], AtMost(4)
+    ] = ()
+    """ModelDeployments that answer requests for text in place of this one, in this order, while it cannot."""
     accuracy: AccuracyCounting | None = None
 
     def weight(self, revision: str | None) -> int:

@@ -13,6 +13,7 @@ from ..balancing.outlier import OutlierDetection
 from ..balancing.prefix_index import BLOCK_BYTES, MAX_BLOCKS
 from ..feedback.tokens import FeedbackTokens
 from ..forwarding.crashes import CrashTracker
+from ..forwarding.fallback import Fallbacks
 from ..forwarding.proxy import Forwarding, Proxy
 from ..forwarding.relay import RelayContext
 from ..forwarding.resume_memory import ResumeMemory
@@ -88,7 +89,7 @@ def forwarding_of(
     proxy = Proxy(
         settings,
         balancer,
-        retries,
+        Fallbacks(settings, balancer, retries, metrics),
         crashes,
         limits=limits,
         relays=relays,

@@ -22,10 +22,10 @@ from ..wire import errors, request_fields
 from ..wire.inference import infers
 from ..wire.predictions import only_label
 from .crashes import CrashTracker
+from .fallback import Answered, Fallbacks
 from .held_request import HeldRequest
 from .relay import Relay, RelayContext
 from .resumption import Resumption
-from .retries import Retries
 from .retry_state import RetryState
 
 
@@ -51,7 +51,7 @@ class Proxy:
         self,
         settings: GatewaySettings,
         balancer: LoadBalancer,
-        retries: Retries,
+        fallbacks: Fallbacks,
         crashes: CrashTracker,
         *,
         limits: TimeLimits,
@@ -61,7 +61,7 @@ class Proxy:
         inference_log: InferenceLog,
     ) -> None:
         self._settings, self._balancer = settings, balancer
-        self._retries, self._crashes, self._relays = retries, crashes, relays
+        self._fallbacks, self._crashes, self._relays = fallbacks, crashes, relays
         self._limits, self._twins = limits, twins
         self._feedback, self._inference_log = feedback, inference_log
         self._clock = time.monotonic  # the event loop's
@@ -74,17 +74,20 @@ class Proxy:
         activity, every_s = self._balancer.enter(outgoing.whose), self._settings.wake_comment_s
         held_request = HeldRequest(request, outgoing, record, activity, began_s=began_s, every_s=every_s)
         relay: Relay | None = None
+        answered: Answered | None = None
         try:
             with TimeBound(self._limits):
                 self._crashes.check(outgoing, record, state)
-                response = await self._retries.first_response(outgoing, record, state, held_request)
+                answered = await self._fallbacks.first_response(outgoing, record, state, held_request)
+                response = answered.response
                 if (ended := await held_request.refuse_response(response)) is not None:
                     return ended
-                token = self._feedback_token(outgoing, response, state, record)
+                sent = answered.outgoing
+                token = self._feedback_token(sent, response, answered.state or state, record)
                 opened = held_request.out
-                relay = Relay(self._relays, request, outgoing, response, record, opened=opened, feedback=token)
+                relay = Relay(self._relays, request, sent, response, record, opened=opened, feedback=token)
                 out = await relay.run()
-                self._log_inference(outgoing, response, record, token)
+                self._log_inference(sent, response, record, token)
                 return out
         except TimeoutError:
             if relay is None:
@@ -98,9 +101,12 @@ class Proxy:
             if relay:
                 relay.close()
             recorder = state.recorder
-            if recorder and not recorder.ended:
-                recorder.abandon(self._clock())
+            for one in (recorder, answered.state.recorder if answered and answered.state else None):
+                if one and not one.ended:
+                    one.abandon(self._clock())
             self._balancer.activity.leave(activity)
+            if answered and answered.activity:
+                self._balancer.activity.leave(answered.activity)
             own = recorder.outcome if recorder and outgoing.is_sample else None
             self._twins.offer(outgoing, record.request_id, own)
 

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from slipway_contracts.headers import FEEDBACK, RECOMPUTES, RESUME, RETURNS
+from slipway_contracts.headers import FALLBACK, FEEDBACK, RECOMPUTES, RESUME, RETURNS
 from slipway_process.network.http_server import may_send_whole, send_whole
 
 from ..judging.outcome import ITL
@@ -103,6 +103,8 @@ class Relay:
             crossing.update(outgoing.meter.limit_headers)
         if feedback:
             crossing[FEEDBACK] = feedback
+        if outgoing.fallback:
+            crossing[FALLBACK] = outgoing.fallback
         whole = self._aligner is None and response.rest is None and len(response.start) <= SLICE_BYTES
         self._whole = WholeResponse(response.status, crossing) if whole and opened is None else None
         out = opened if opened is not None else self._whole

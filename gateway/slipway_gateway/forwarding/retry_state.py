@@ -51,6 +51,7 @@ class RetryState(msgspec.Struct):
     suspect: bool = False  # an engine died with it in flight
     deaths: int = 0  # of engines with it in flight, since its stream last got PASSED_EVENTS from one endpoint
     trial_until: float = 0.0  # it waits for an endpoint of its own until then
+    fails_fast: bool = False  # it waits for no endpoint: another deployment can answer it
 
     def suspects(self, trial_until: float, hold_until: float) -> None:
         """From now on the request goes to endpoints that have a spare, and that no other suspect has if one is free in
@@ -80,8 +81,9 @@ class RetryState(msgspec.Struct):
 
     @property
     def waits_in_vain(self) -> bool:
-        """Whether the request fails at once because all servers are busy. One that a server had taken before waits."""
-        return self.last is not None and self.last.busy and not self.was_taken
+        """Whether the request fails at once: all servers are busy, or another deployment can answer it. One that a server
+        had taken before waits."""
+        return (self.fails_fast or (self.last is not None and self.last.busy)) and not self.was_taken
 
     @property
     def was_taken(self) -> bool:

@@ -85,6 +85,10 @@ class Meter:
 
     # -- what happens to it
 
+    def turn_to(self, model: str, price: Price) -> None:
+        """Another model answers, at its own price. What was reserved stays."""
+        self.model, self.price = model, price
+
     def begin(
         self,
         revision: str,

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import yaml
 
+from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.reading import UnreadableObject, read_text
 from slipway_contracts.api.types import strict
 from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, refusal
@@ -45,6 +46,7 @@ class FileModel:
     inference_log: InferenceLogSample | None = None
     slo: ServiceLevels | None = None
     prefix_affinity: bool = False
+    fallback: Annotated[tuple[str, ...], AtMost(4)] = ()
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -91,6 +93,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         inference_log=entry.inference_log,
         slo=entry.slo,
         prefix_affinity=entry.prefix_affinity,
+        fallback=entry.fallback,
     )
 
 

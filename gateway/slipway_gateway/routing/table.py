@@ -70,6 +70,7 @@ class Route:
     inference_log: InferenceLogSample | None = None  # None: it has none of its requests
     slo: ServiceLevels | None = None  # objectives that its requests are counted against
     prefix_affinity: bool = False  # endpoints that have seen the beginning of a prompt are preferred
+    fallback: tuple[str, ...] = ()  # names of deployments of its namespace that answer while it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
@@ -83,6 +84,13 @@ class Route:
     def reads_predictions(self) -> bool:
         """Whether what responses predict is counted: an analysis compares it, or spec.accuracy watches it."""
         return self.predictions or bool(self.accuracy and self.accuracy.revision)
+
+    @property
+    def fallback_routes(self) -> tuple[str, ...]:
+        """Names of the routes that answer in its place, without its own."""
+        namespace, slash, _ = self.name.rpartition("/")
+        names = (f"{namespace}{slash}{name}" for name in self.fallback)
+        return tuple(name for name in names if name != self.name)
 
     def engine_of(self, revision: str) -> str:
         """The engine type of a revision, or of pods that run the same; empty where it is not known."""
@@ -282,6 +290,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         inference_log=traffic.inference_log,
         slo=traffic.slo,
         prefix_affinity=bool(traffic.prefix_affinity),
+        fallback=traffic.fallback,
         accuracy=traffic.accuracy,
         replicas=_replicas(obj),
         digest=digest(raw),

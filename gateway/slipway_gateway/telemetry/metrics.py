@@ -106,6 +106,9 @@ class GatewayMetrics:
         self._prompts = self._counter(
             "prompt_bytes_total", "Prompts of routes with prefix affinity, by what had been there", (*pair, "seen")
         )
+        self._fallbacks = self._counter(
+            "fallbacks_total", "Requests that were sent to another deployment", (*pair, "reason", "result")
+        )
         self.prefix_blocks = self._gauge("prefix_blocks", "Blocks of prompts that are remembered", ())
         self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
         self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
@@ -139,7 +142,16 @@ class GatewayMetrics:
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
         answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired, self._rated)
-        counts = (*answers, self._implausible, self._prompts, self._scored, self.ejections, self.crashes, self.poison)
+        counts = (
+            *answers,
+            self._implausible,
+            self._prompts,
+            self._fallbacks,
+            self._scored,
+            self.ejections,
+            self.crashes,
+            self.poison,
+        )
         self._of_pairs = (*counts, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
@@ -340,6 +352,11 @@ class GatewayMetrics:
         """Counts an entry of a feedback request."""
         self._touch(model, revision)
         self._rated.labels(model, revision, result).inc()
+
+    def fell_back(self, model: str, revision: str, reason: str, *, answered: bool) -> None:
+        """A request went to another deployment. `model`, `revision`: which did not answer it."""
+        self._touch(model, revision)
+        self._fallbacks.labels(model, revision, reason, "answered" if answered else "failed").inc()
 
     def prompt_sent(self, model: str, revision: str, seen_bytes: int, new_bytes: int) -> None:
         """An endpoint got a prompt, of which it had seen a part."""

@@ -57,6 +57,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     batch: bool = False
     scorable: bool = True
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
+    fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
     # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False
@@ -79,9 +80,10 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     def is_sample(self) -> bool:
         """Whether its outcome is evidence: weights alone choose its revision, and the model computes it.
 
-        A batch is none: it comes when there is room, and its requests are alike.
+        A batch is none: it comes when there is room, and its requests are alike. Nor is what falls back from another
+        deployment.
         """
-        return self.computes and not (self.revision or self.preferred or self.batch)
+        return self.computes and not (self.revision or self.preferred or self.batch or self.fallback)
 
     @property
     def stratum(self) -> str:

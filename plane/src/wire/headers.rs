@@ -25,7 +25,7 @@ const HOP_BY_HOP: [&str; 9] = [
 // Each side frames bodies itself: this prevents request smuggling.
 const OF_REQUEST: [&str; 6] =
     ["host", "content-length", "expect", "x-request-id", "last-event-id", "endpoint-load-metrics-format"];
-const OF_ANSWER: [&str; 13] = [
+const OF_ANSWER: [&str; 14] = [
     "content-length",
     "x-request-id",
     "last-event-id",
@@ -38,6 +38,7 @@ const OF_ANSWER: [&str; 13] = [
     "x-slipway-revision",
     "x-slipway-prompt-tokens",
     "x-slipway-feedback",
+    "x-slipway-fallback",
     "endpoint-load-metrics",
 ];
 const COOKIES: [&str; 2] = ["set-cookie", "set-cookie2"];

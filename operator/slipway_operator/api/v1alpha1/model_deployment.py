@@ -62,6 +62,13 @@ class LoadBalancing(ApiType):
     models, whose engines keep a cache of prompts. A change restarts nothing."""
 
 
+class FallbackTarget(ApiType):
+    """ModelDeployment of the same namespace that answers in place of this one."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the ModelDeployment, not this one."""
+
+
 class TrafficSpec(ApiType):
     """How gateways forward requests."""
 
@@ -80,6 +87,10 @@ class TrafficSpec(ApiType):
     could use the credentials. With cookie, clients also get the cookies that pods set. A change restarts nothing."""
     inference_log: InferenceLogSpec | None = None
     load_balancing: LoadBalancing | None = None
+    fallback: Annotated[tuple[FallbackTarget, ...], Field(max_length=4), ListMap("name")] = ()
+    """ModelDeployments that answer requests for text in place of this one, in this order: when it has no ready pod, when
+    all attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the first
+    byte. Their own fallback is not used. A change restarts nothing."""
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"

@@ -70,6 +70,7 @@ class Spec:
     forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
     inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
     prefix_affinity: bool = False  # gateways prefer pods that have seen the beginning of a prompt
+    fallback: tuple[str, ...] = ()  # names of ModelDeployments of the namespace that answer in place of this one
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
@@ -110,6 +111,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
         prefix_affinity=_has_prefix_affinity(spec.traffic),
+        fallback=tuple(target.name for target in spec.traffic.fallback) if spec.traffic else (),
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )

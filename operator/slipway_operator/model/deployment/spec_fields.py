@@ -286,6 +286,8 @@ FIELDS = (
     "spec.traffic.inferenceLog.contents",
     "spec.traffic.loadBalancing",
     "spec.traffic.loadBalancing.policy",
+    "spec.traffic.fallback",
+    "spec.traffic.fallback[].name",
     "spec.slo",
     "spec.slo.ttftP95",
     "spec.slo.itlP95",
