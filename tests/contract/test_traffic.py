@@ -60,11 +60,11 @@ WATCHED = AccuracyCounting(True, 2_592_000, "zyxwvuts76", PublishedBins(cuts=("1
 RECORDED = ROOT / "tests/contract/recorded/traffic.json"
 RECORDED_DIGEST = "7dcddf8e897069ceadf5a7fd95e8bd6b21632c0b564558145120e86e8d50e0c4"
 # What that release had no field for.
-UNKNOWN: dict[str, Any] = {"slo": None, "prefix_affinity": None, "accuracy": None}
+UNKNOWN: dict[str, Any] = {"slo": None, "prefix_affinity": None, "fallback": (), "accuracy": None}
 # Of a table and of a route: what is read is used as it is.
 SAME = (
     *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
-    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity", "accuracy"),
+    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity", "fallback", "accuracy"),
 )
 TRAFFIC = Traffic(
     41,
@@ -83,6 +83,7 @@ TRAFFIC = Traffic(
     inference_log=InferenceLogSample(10, True),
     slo=ServiceLevels(800, 60, 2000, True),
     prefix_affinity=True,
+    fallback=("chat-small",),
     accuracy=WATCHED,
 )
 

@@ -980,6 +980,18 @@ SCHEMA_CASES = (
         good=({"traffic": {"inferenceLog": {}}}, {"traffic": {"inferenceLog": {"percentage": 0, "contents": "Full"}}}),
     ),
     Case(
+        "traffic.fallback.name",
+        "spec.traffic.fallback[0].name",
+        bad=({"traffic": {"fallback": [{"name": ""}]}},),
+        good=({"traffic": {"fallback": []}}, {"traffic": {"fallback": [{"name": "chat-small"}, {"name": "other"}]}}),
+    ),
+    Case(
+        "traffic.fallback",
+        "spec.traffic.fallback",
+        bad=({"traffic": {"fallback": [{"name": f"chat-{n}"} for n in range(5)]}},),
+        good=({"traffic": {"fallback": [{"name": f"chat-{n}"} for n in range(4)]}},),
+    ),
+    Case(
         "traffic.loadBalancing.policy",
         "spec.traffic.loadBalancing.policy",
         bad=tuple({"traffic": {"loadBalancing": {"policy": one}}} for one in ("prefixAffinity", "", True)),

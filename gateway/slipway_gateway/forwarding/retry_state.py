@@ -81,8 +81,10 @@ class RetryState(msgspec.Struct):
 
     @property
     def waits_in_vain(self) -> bool:
-        """Whether the request fails at once: all servers are busy, or another deployment can answer it. One that a server
-        had taken before waits."""
+        """Whether the request fails at once: all servers are busy, or another deployment can answer it.
+
+        One that a server had taken before waits.
+        """
         return (self.fails_fast or (self.last is not None and self.last.busy)) and not self.was_taken
 
     @property

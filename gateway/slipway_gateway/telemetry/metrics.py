@@ -103,13 +103,7 @@ class GatewayMetrics:
         self._implausible = self._counter(
             "implausible_usage_total", "Responses that reported more tokens than their requests can cause", pair
         )
-        self._prompts = self._counter(
-            "prompt_bytes_total", "Prompts of routes with prefix affinity, by what had been there", (*pair, "seen")
-        )
-        self._fallbacks = self._counter(
-            "fallbacks_total", "Requests that were sent to another deployment", (*pair, "reason", "result")
-        )
-        self.prefix_blocks = self._gauge("prefix_blocks", "Blocks of prompts that are remembered", ())
+        self._declare_choices(pair)
         self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
         self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
         self._paired = self._counter(
@@ -166,6 +160,16 @@ class GatewayMetrics:
         self._ended: dict[tuple[tuple[str, str], int, str], Callable[[float], None]] = {}
         self._measured: dict[Histogram, dict[tuple[str, str], _Measured]]
         self._measured = {family: {} for family in (self._ttft, self._seconds, self._itl)}
+
+    def _declare_choices(self, pair: tuple[str, str]) -> None:
+        """Metrics of the choice of an endpoint, and of another deployment."""
+        self._prompts = self._counter(
+            "prompt_bytes_total", "Prompts of routes with prefix affinity, by what had been there", (*pair, "seen")
+        )
+        self._fallbacks = self._counter(
+            "fallbacks_total", "Requests that were sent to another deployment", (*pair, "reason", "result")
+        )
+        self.prefix_blocks = self._gauge("prefix_blocks", "Blocks of prompts that are remembered", ())
 
     def _declare_clients(self) -> None:
         connections = self._gauge("connections", "Connections of clients", ())

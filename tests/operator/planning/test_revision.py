@@ -54,7 +54,7 @@ def test_objectives_are_no_part_of_the_identity() -> None:
 
 
 def test_load_balancing_is_no_part_of_the_identity() -> None:
-    affine = {"traffic": {"loadBalancing": {"policy": "PrefixAffinity"}}}
+    affine = {"traffic": {"loadBalancing": {"policy": "PrefixAffinity"}, "fallback": [{"name": "chat-small"}]}}
     assert revision_hash(inputs_of({**MINIMAL, **affine}).inputs) == revision_hash(inputs_of(MINIMAL).inputs)
 
 

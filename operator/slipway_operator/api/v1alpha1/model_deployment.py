@@ -7,6 +7,7 @@ from pydantic import Field
 from slipway_contracts.api.markers import (
     CelRule,
     Definition,
+    ListMap,
     ListSet,
     PrinterColumn,
     ScaleSubresource,
@@ -88,9 +89,9 @@ class TrafficSpec(ApiType):
     inference_log: InferenceLogSpec | None = None
     load_balancing: LoadBalancing | None = None
     fallback: Annotated[tuple[FallbackTarget, ...], Field(max_length=4), ListMap("name")] = ()
-    """ModelDeployments that answer requests for text in place of this one, in this order: when it has no ready pod, when
-    all attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the first
-    byte. Their own fallback is not used. A change restarts nothing."""
+    """ModelDeployments that answer requests for text in place of this one, in this order: when it has no ready pod,
+    when all attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the
+    first byte. Their own fallback is not used. A change restarts nothing."""
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"
