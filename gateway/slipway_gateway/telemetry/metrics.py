@@ -104,15 +104,7 @@ class GatewayMetrics:
             "implausible_usage_total", "Responses that reported more tokens than their requests can cause", pair
         )
         self._declare_choices(pair)
-        self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
-        self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
-        self._paired = self._counter(
-            "twin_copies_total", "Requests of a twin shadow by what became of them", (*pair, "result")
-        )
-        self.pairing = self._gauge("twin_inflight", "Pairs of copies now at servers", ())
-        self._scored = self._counter(
-            "scorer_pairs_total", "Pairs for a scorer by what became of them", (*pair, "result")
-        )
+        self._declare_copies(pair)
         self._rated = self._counter("feedback_total", "Entries of feedback by what became of them", (*pair, "result"))
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
         self._applied: dict[str, int] = {}  # what the next line's gauge shows
@@ -160,6 +152,18 @@ class GatewayMetrics:
         self._ended: dict[tuple[tuple[str, str], int, str], Callable[[float], None]] = {}
         self._measured: dict[Histogram, dict[tuple[str, str], _Measured]]
         self._measured = {family: {} for family in (self._ttft, self._seconds, self._itl)}
+
+    def _declare_copies(self, pair: tuple[str, str]) -> None:
+        """Metrics of copies that no client sees."""
+        self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
+        self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
+        self._paired = self._counter(
+            "twin_copies_total", "Requests of a twin shadow by what became of them", (*pair, "result")
+        )
+        self.pairing = self._gauge("twin_inflight", "Pairs of copies now at servers", ())
+        self._scored = self._counter(
+            "scorer_pairs_total", "Pairs for a scorer by what became of them", (*pair, "result")
+        )
 
     def _declare_choices(self, pair: tuple[str, str]) -> None:
         """Metrics of the choice of an endpoint, and of another deployment."""
