@@ -135,6 +135,8 @@ class Traffic:
         tuple[Annotated[str, Field(description="Name of a ModelDeployment of the namespace.")], ...], AtMost(4)
     ] = ()
     """ModelDeployments that answer requests for text in place of this one, in this order, while it cannot."""
+    first_byte_seconds: Int32 | None = None
+    """Seconds after which a request without a first byte goes to one of these. If absent, none does for that reason."""
     accuracy: AccuracyCounting | None = None
 
     def weight(self, revision: str | None) -> int:

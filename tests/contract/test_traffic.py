@@ -60,7 +60,13 @@ WATCHED = AccuracyCounting(True, 2_592_000, "zyxwvuts76", PublishedBins(cuts=("1
 RECORDED = ROOT / "tests/contract/recorded/traffic.json"
 RECORDED_DIGEST = "7dcddf8e897069ceadf5a7fd95e8bd6b21632c0b564558145120e86e8d50e0c4"
 # What that release had no field for.
-UNKNOWN: dict[str, Any] = {"slo": None, "prefix_affinity": None, "fallback": (), "accuracy": None}
+UNKNOWN: dict[str, Any] = {
+    "slo": None,
+    "prefix_affinity": None,
+    "fallback": (),
+    "first_byte_seconds": None,
+    "accuracy": None,
+}
 # Of a table and of a route: what is read is used as it is.
 SAME = (
     *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
@@ -84,6 +90,7 @@ TRAFFIC = Traffic(
     slo=ServiceLevels(800, 60, 2000, True),
     prefix_affinity=True,
     fallback=("chat-small",),
+    first_byte_seconds=20,
     accuracy=WATCHED,
 )
 

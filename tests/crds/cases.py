@@ -986,6 +986,12 @@ SCHEMA_CASES = (
         good=({"traffic": {"fallback": []}}, {"traffic": {"fallback": [{"name": "chat-small"}, {"name": "other"}]}}),
     ),
     Case(
+        "traffic.firstByteTimeoutSeconds",
+        "spec.traffic.firstByteTimeoutSeconds",
+        bad=tuple({"traffic": {"firstByteTimeoutSeconds": one}} for one in (0, 3601, "5s", 1.5)),
+        good=({"traffic": {"firstByteTimeoutSeconds": 20}},),
+    ),
+    Case(
         "traffic.fallback",
         "spec.traffic.fallback",
         bad=({"traffic": {"fallback": [{"name": f"chat-{n}"} for n in range(5)]}},),

@@ -1,6 +1,8 @@
 """Another deployment answers before the first byte, while a request's own one cannot; nothing of that is evidence."""
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -175,3 +177,59 @@ async def test_a_request_that_engines_died_with_goes_to_no_other_deployment() ->
     async with two(dies, whole(SMALL)) as (gate, (_, small)):
         assert (await answered(gate, ASK))[0] in (422, 503)
         assert not small.seen
+
+
+async def test_a_pod_that_hangs_loses_its_requests_and_is_ejected() -> None:
+    async def hangs(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.json_response({})
+
+    async with (
+        upstream(hangs) as hanging,
+        upstream(whole(SMALL)) as good,
+        upstream(whole(SMALL)) as small,
+        gateway() as gate,
+    ):
+        publish(gate, [hanging.url, good.url], [small.url], first_byte_s=0.2)
+        for n in range(30):
+            assert (await answered(gate, ASK, headers={"X-Session-Id": f"{n}"}))[0] == 200
+        # Five in a row eject it.
+        assert len(hanging.seen) == 5 == len(small.seen)
+        assert hanging.url in gate.balancer.ejection.urls()
+        (sample,) = route_reports(gate.balancer)["ns/large"]["samples"]
+        assert sample["revisions"]["l1"]["events"]["errors"] == 5
+
+
+MISBEHAVIOURS = ("hangs", "fails", "resets", "is slow")
+
+
+@pytest.mark.parametrize("misbehaviour", MISBEHAVIOURS)
+async def test_with_a_fallback_nearly_every_request_is_answered(misbehaviour: str) -> None:
+    """A half of the pods misbehaves: at least 999 of 1,000 are answered, with at most a fifth more requests to pods."""
+
+    async def bad(request: web.Request) -> web.StreamResponse:
+        if misbehaviour == "fails":
+            return web.json_response({"error": {"message": "boom"}}, status=500)
+        if misbehaviour == "resets":
+            assert request.transport
+            request.transport.abort()
+        await asyncio.sleep(2 if misbehaviour == "is slow" else 60)
+        return web.json_response(SMALL)
+
+    async with (
+        upstream(bad) as first,
+        upstream(whole(SMALL)) as second,
+        upstream(whole(SMALL)) as small,
+        gateway() as gate,
+    ):
+        publish(gate, [first.url, second.url], [small.url], first_byte_s=1)
+        places, results = asyncio.Semaphore(16), Counter[int]()
+
+        async def one(number: int) -> None:
+            async with places:
+                results[(await answered(gate, ASK, headers={"X-Session-Id": f"{number}"}))[0]] += 1
+
+        await asyncio.gather(*(one(number) for number in range(1000)))
+        sent = sum(len(server.seen) for server in (first, second, small))
+        assert results[200] >= 999
+        assert sent <= 1200

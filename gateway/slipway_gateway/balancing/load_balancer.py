@@ -280,6 +280,10 @@ class LoadBalancer:
         if route := self._route_of(endpoint):
             self.failsafe.attempt_failed(route, endpoint, result, client)
 
+    def hangs(self, endpoint: RouteEndpoint) -> None:
+        """An endpoint began no response in time."""
+        self.ejection.failed(endpoint, 0, self.published.urls(endpoint.model, endpoint.revision))
+
     def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts, tenant: str) -> None:
         self.in_flight.remove(endpoint, counts, tenant=tenant)
 

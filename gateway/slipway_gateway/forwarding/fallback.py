@@ -4,6 +4,7 @@ What failed is counted as before, against the revision that failed. What another
 any revision. A fallback of a fallback is not tried, and a request that engines died with goes to no other deployment.
 """
 
+import asyncio
 from collections.abc import Iterator
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from ..balancing.activity import RouteActivity
 from ..balancing.load_balancer import LoadBalancer
+from ..routing.router import RouteEndpoint
 from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
@@ -21,7 +23,7 @@ from .held_request import HeldRequest
 from .retries import Retries
 from .retry_state import RetryState
 
-ERROR, NO_CAPACITY, CONTEXT_TOO_LONG = "error", "no_capacity", "context_too_long"
+ERROR, NO_CAPACITY, CONTEXT_TOO_LONG, TIMEOUT = "error", "no_capacity", "context_too_long", "timeout"
 _BUSY_STATUSES = frozenset({429, 503})
 # OpenAI's code; other engines have the words in the message alone.
 _TOO_LONG_CODE, _TOO_LONG_WORDS = "context_length_exceeded", "maximum context length"
@@ -41,6 +43,8 @@ class Answered(msgspec.Struct):
 def reason_of(result: Result) -> str:
     """Why another deployment should answer; empty where the result is for the client."""
     if isinstance(result, errors.RequestError):
+        if result.status == 504:
+            return TIMEOUT
         failed = result.outcome in ("no_endpoint", "upstream_error") and result.code != errors.ENGINE_CRASHED
         return (NO_CAPACITY if result.status == 503 else ERROR) if failed else ""
     if result.status in _BUSY_STATUSES:
@@ -103,11 +107,7 @@ class Fallbacks:
         """
         targets = list(self._targets(outgoing, record))
         state.fails_fast = bool(targets)
-        result: Result
-        try:
-            result = await self._retries.first_response(outgoing, record, state, held_request)
-        except errors.RequestError as refusal:
-            result = refusal
+        result = await self._own_result(outgoing, record, state, held_request, patient=not targets)
         if targets and not state.suspect and (reason := reason_of(result)):
             failed_revision = record.revision
             for target in targets:
@@ -122,6 +122,31 @@ class Fallbacks:
         if isinstance(result, errors.RequestError):
             raise result
         return Answered(outgoing, result)
+
+    async def _own_result(
+        self,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        state: RetryState,
+        held_request: HeldRequest,
+        *,
+        patient: bool,
+    ) -> Result:
+        """What the request's own deployment answers, or why it does not. `patient`: nothing else can answer."""
+        route = None if patient else self._balancer.published.find(outgoing.whose)
+        try:
+            async with asyncio.timeout(route.first_byte_s if route else None) as bound:
+                return await self._retries.first_response(outgoing, record, state, held_request)
+        except errors.RequestError as refusal:
+            return refusal
+        except TimeoutError:
+            if not bound.expired() or route is None:
+                raise
+        # It counts as any other failure: against its revision, and against the pod that hangs.
+        if state.recorder is not None and not state.recorder.ended:
+            state.recorder.fail(self._balancer.now())
+        self._balancer.hangs(RouteEndpoint(route.name, record.model, record.revision, record.upstream))
+        return errors.timed_out()
 
     def _targets(self, outgoing: UpstreamRequest, record: RequestRecord) -> Iterator[Route]:
         """Routes that can answer in place of the request's own: ready ones that its tenant may use."""

@@ -47,6 +47,7 @@ class FileModel:
     slo: ServiceLevels | None = None
     prefix_affinity: bool = False
     fallback: Annotated[tuple[str, ...], AtMost(4)] = ()
+    first_byte_seconds: int | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -94,6 +95,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         slo=entry.slo,
         prefix_affinity=entry.prefix_affinity,
         fallback=entry.fallback,
+        first_byte_s=entry.first_byte_seconds,
     )
 
 

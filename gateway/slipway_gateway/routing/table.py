@@ -71,6 +71,7 @@ class Route:
     slo: ServiceLevels | None = None  # objectives that its requests are counted against
     prefix_affinity: bool = False  # endpoints that have seen the beginning of a prompt are preferred
     fallback: tuple[str, ...] = ()  # names of deployments of its namespace that answer while it cannot
+    first_byte_s: int | None = None  # so long without a first byte counts as that it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
@@ -291,6 +292,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         slo=traffic.slo,
         prefix_affinity=bool(traffic.prefix_affinity),
         fallback=traffic.fallback,
+        first_byte_s=traffic.first_byte_seconds,
         accuracy=traffic.accuracy,
         replicas=_replicas(obj),
         digest=digest(raw),

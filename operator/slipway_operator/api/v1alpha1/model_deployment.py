@@ -92,6 +92,9 @@ class TrafficSpec(ApiType):
     """ModelDeployments that answer requests for text in place of this one, in this order: when it has no ready pod,
     when all attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the
     first byte. Their own fallback is not used. A change restarts nothing."""
+    first_byte_timeout_seconds: Annotated[Int32, Field(ge=1, le=3600)] | None = None
+    """Time in seconds after which a request without a first byte goes to a fallback. The first byte of a response that
+    is no stream comes with its end. Without it a pod that hangs keeps its requests."""
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"

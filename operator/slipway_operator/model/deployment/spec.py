@@ -71,6 +71,7 @@ class Spec:
     inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
     prefix_affinity: bool = False  # gateways prefer pods that have seen the beginning of a prompt
     fallback: tuple[str, ...] = ()  # names of ModelDeployments of the namespace that answer in place of this one
+    first_byte_s: int | None = None  # after so long without a first byte too
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
@@ -112,6 +113,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
         prefix_affinity=_has_prefix_affinity(spec.traffic),
         fallback=tuple(target.name for target in spec.traffic.fallback) if spec.traffic else (),
+        first_byte_s=spec.traffic.first_byte_timeout_seconds if spec.traffic else None,
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )

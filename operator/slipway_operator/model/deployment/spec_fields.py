@@ -288,6 +288,7 @@ FIELDS = (
     "spec.traffic.loadBalancing.policy",
     "spec.traffic.fallback",
     "spec.traffic.fallback[].name",
+    "spec.traffic.firstByteTimeoutSeconds",
     "spec.slo",
     "spec.slo.ttftP95",
     "spec.slo.itlP95",
