@@ -193,6 +193,7 @@ OTHER: Values = {
     "names.namespaceAnnotations": False,
     "tracing.endpoint": "http://collector.monitoring.svc:4318",
     "tracing.sample": 0.5,
+    "tracing.maxPerSecond": 20,
     "tracing.parentsPerSecond": 7,
     "networkPolicy.enabled": False,
     "networkPolicy.modelPods": False,
@@ -251,7 +252,10 @@ NEEDS: dict[str, Values] = {
     **exposed_needs("gateway"),
     **exposed_needs("console", **{"console.enabled": True}),
     "jobs.existingSecret": {"jobs.enabled": True},
-    **{f"tracing.{leaf}": {"tracing.endpoint": "http://otel:4318"} for leaf in ("sample", "parentsPerSecond")},
+    **{
+        f"tracing.{leaf}": {"tracing.endpoint": "http://otel:4318"}
+        for leaf in ("sample", "maxPerSecond", "parentsPerSecond")
+    },
     "jobs.webhooks.existingSecret": {"jobs.enabled": True},
     "gateway.service.nodePort": {"gateway.service.type": "NodePort"},
     "gateway.accessLog.maxBytes": {"gateway.accessLog.to": "file"},

@@ -36,6 +36,7 @@ def join_lane(
         max_sessions=max_sessions(settings),
         logs=edge.access_log.is_on,
         trace_share=edge.traces.share,
+        traces_per_s=edge.traces.most_per_s,
         usable=lambda: authenticator.needs_none,
     )
     balancer.join(lane)
@@ -44,6 +45,6 @@ def join_lane(
     crashes.join(lane)
     signer.join(lane.native.sign_with)
     authenticator.known.on_change = lane.tenants_changed
-    plane.join(lane, edge.access_log, signer.refresh, crashes.forget)
+    plane.join(lane, edge.access_log, edge.traces, signer.refresh, crashes.forget)
     lane.tenants_changed()
     return lane

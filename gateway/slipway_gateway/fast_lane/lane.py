@@ -44,7 +44,8 @@ class FastLane:
     """Made before the first table and the first connection.
 
     `usable`: whether requests without an identity may be served now; it is looked at when `tenants_changed`.
-    `trace_share`: of requests, which have spans and so are Python's; None: there are no spans.
+    `trace_share`: of requests, which have spans and so are Python's; None: there are no spans. `traces_per_s`: at most
+    so many of them a second.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class FastLane:
         max_sessions: int,
         logs: bool,
         trace_share: float | None,
+        traces_per_s: int,
         usable: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,6 +88,7 @@ class FastLane:
             log_below=round(settings.access_log_sample * 16**8),
             recount_one_in=RECOUNT_ONE_IN,
             trace_below=None if trace_share is None else round(trace_share * 16**8),
+            traces_per_s=traces_per_s,
             in_flight=self.in_flight,
             max_bytes=budget_bytes // MEMORY_PART,
             percentage=settings.max_client_percentage,

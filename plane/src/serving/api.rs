@@ -81,6 +81,8 @@ impl Drop for HeldBytes {
 struct Running<'a> {
     id: &'a str,
     began: Instant,
+    /// To an endpoint.
+    sent: Instant,
     outgoing: &'a Outgoing,
     choice: &'a Choice,
     request_bytes: usize,
@@ -224,7 +226,8 @@ impl Connection {
         let deadline = sent + lane.settings.patience;
         let attempted =
             attempt(&lane, &choice.endpoint, whole_message, deadline, client, model_in(&outgoing.path).is_none()).await;
-        let running = Running { id, began, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
+        let running =
+            Running { id, began, sent, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
         let (reason, connection, received, unsent) = match attempted {
             Attempted::ClientLeft => {
                 drop((flight, in_flight));
@@ -260,6 +263,7 @@ impl Connection {
             model: route.id.clone(),
             revision: choice.revision.revision.clone(),
             url: choice.endpoint.url.clone(),
+            is_traced: outgoing.is_traced,
             was_idle: connection.as_ref().is_some_and(|one| one.was_idle),
             endpoint: connection.map(|one| one.stream),
             received,
@@ -368,7 +372,7 @@ impl Connection {
         generation.count(&attempt, self.lane.now_s());
     }
 
-    /// Counts a request that ended. `answer`: seconds to its first byte, and its body.
+    /// Counts a request that ended, and tells Python what its line and its spans need. `answer`: seconds to its first byte, and its body.
     fn ended(&self, running: &Running<'_>, answer: Option<(f64, &[u8])>, sent_bytes: usize, outcome: &'static str) {
         let (seconds, settings) = (running.began.elapsed().as_secs_f64(), &self.lane.settings);
         running.choice.revision.count(|counts| {
@@ -383,13 +387,18 @@ impl Connection {
             }
         });
         let place = running.id.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
-        if !settings.logs || (outcome == "ok" && place >= settings.log_below) {
+        let is_logged = settings.logs && (outcome != "ok" || place < settings.log_below);
+        if !is_logged && !running.outgoing.is_traced {
             return;
         }
         let (outgoing, revision) = (running.outgoing, &running.choice.revision);
         let usage = answer.and_then(|(_, body)| last_usage(body).ok().flatten());
         self.shared.handover().log(LogEntry {
+            is_logged,
+            is_traced: outgoing.is_traced,
             id: running.id.to_owned(),
+            request_id: outgoing.request_id.clone(),
+            waited_s: running.sent.duration_since(running.began).as_secs_f64(),
             owner: format!("address:{}", self.place.owner()),
             address: self.stream.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default(),
             client_request_id: outgoing.client_request_id.clone(),
@@ -439,17 +448,9 @@ impl Connection {
         let Some(room) = self.shared.handover().room().await else { return };
         let Ok(stream) = self.stream.into_std() else { return };
         let first_bytes = std::mem::take(&mut self.received);
-        self.shared.handover().hand(
-            Handed {
-                stream,
-                first_bytes,
-                place: self.place,
-                begun,
-                returns: refused.returns,
-                is_traced: refused.is_traced,
-            },
-            room,
-        );
+        self.shared
+            .handover()
+            .hand(Handed { stream, first_bytes, place: self.place, begun, returns: refused.returns }, room);
     }
 }
 

@@ -17,8 +17,6 @@ pub struct Refused {
     pub reason: &'static str,
     pub model: String,
     pub returns: Returns,
-    /// Its spans are recorded.
-    pub is_traced: bool,
 }
 
 const TRACEPARENT: &str = "traceparent";
@@ -27,16 +25,16 @@ impl Refused {
     /// Of the message itself, or of all requests for now.
     pub fn new(reason: &'static str) -> Self {
         let returns = if reason == "table" { Returns::WithTable } else { Returns::Never };
-        Refused { reason, model: String::new(), returns, is_traced: false }
+        Refused { reason, model: String::new(), returns }
     }
 
     /// Of the body, or of the state of the gateway: the next request may be another one.
     pub fn once(reason: &'static str) -> Self {
-        Refused { reason, model: String::new(), returns: Returns::AtOnce, is_traced: false }
+        Refused { reason, model: String::new(), returns: Returns::AtOnce }
     }
 
     pub fn of(route: &Route, reason: &'static str) -> Self {
-        Refused { reason, model: route.id.clone(), returns: Returns::AtOnce, is_traced: false }
+        Refused { reason, model: route.id.clone(), returns: Returns::AtOnce }
     }
 }
 
@@ -60,6 +58,8 @@ pub struct Outgoing {
     /// Header lines, without those of the connection.
     pub headers: Vec<u8>,
     pub body: Vec<u8>,
+    /// Its spans are recorded.
+    pub is_traced: bool,
 }
 
 /// Reads a head. None: it is not whole yet.
@@ -136,15 +136,15 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let about = RequestHeaders { request_id, tenant: &tenant, forwarded: &forwarded, priority_limit, weight: 1 };
     let mut sent = Vec::with_capacity(framed.head_bytes + 256);
     to_upstream(&mut sent, listed, &about).map_err(|why| Refused::of(&route, why.0))?;
+    let mut is_traced = false;
     if let Some(below) = settings.trace_below {
         if headers::first_value(listed, TRACEPARENT).is_some() {
             return Err(Refused::of(&route, "trace"));
         }
         let chance = id.get(16..24).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
-        if chance < below {
-            return Err(Refused { is_traced: true, ..Refused::of(&route, "trace") });
-        }
-        line(&mut sent, TRACEPARENT, format!("00-{id}-{}-00", id.get(..16).unwrap_or_default()).as_bytes());
+        is_traced = chance < below && lane.may_trace();
+        let (span, flags) = (id.get(..16).unwrap_or_default(), if is_traced { "01" } else { "00" });
+        line(&mut sent, TRACEPARENT, format!("00-{id}-{span}-{flags}").as_bytes());
     }
     if !tenant.is_empty() {
         prove(lane, &mut sent, &tenant, &route.name);
@@ -159,6 +159,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
         client: client(listed, owner, settings.shares_by_key).into(),
         headers: sent,
         body: rewritten.map_err(|why| Refused::of(&route, why.0))?,
+        is_traced,
         route,
     })
 }
@@ -166,9 +167,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
 fn route_of(lane: &Lane, model: &str) -> Result<Arc<Route>, Refused> {
     match lane.table().names.get(model) {
         None => Err(Refused::once("unknown_model")),
-        Some(Named::Other(id, reason)) => {
-            Err(Refused { reason, model: id.clone(), returns: Returns::WithTable, is_traced: false })
-        }
+        Some(Named::Other(id, reason)) => Err(Refused { reason, model: id.clone(), returns: Returns::WithTable }),
         Some(Named::Plain(route)) => match route.why_python() {
             Some(reason) => Err(Refused::of(route, reason)),
             None => Ok(route.clone()),
