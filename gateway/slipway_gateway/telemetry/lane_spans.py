@@ -1,4 +1,4 @@
-"""Spans of requests that the fast lane ended: it tells their times, and both spans are made of them afterwards."""
+"""Spans of requests that the fast lane ended: both are made of its times afterwards."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -204,7 +204,7 @@ class Traces:
     def begun_in_lane(self, id_: str, *, is_recorded: bool) -> RequestTrace:
         """The trace of a request without a `traceparent`, which the fast lane has sent.
 
-        A recorded one is a child of the span that its endpoint was told, so that both are in one trace.
+        A recorded one is a child of the span that its endpoint got, so that both are in one trace.
         """
         if self._exporter.tracer is None:
             return UNTRACED
