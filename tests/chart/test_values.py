@@ -167,6 +167,13 @@ OTHER: Values = {
     "console.enabled": True,
     "console.sessionSeconds": 777,
     "console.secureCookie": False,
+    "console.publicUrl": "https://slipway.example",
+    "console.oidc.issuer": "https://id.example",
+    "console.oidc.clientId": "slipway",
+    "console.oidc.clientSecret.name": "client",
+    "console.oidc.clientSecret.key": "secret",
+    "console.oidc.scopes": ["openid", "groups"],
+    "console.oidc.caConfigMapName": "provider-ca",
     "console.tls.secretName": "console-tls",
     **{f"console.{leaf}": value for leaf, value in _EXPOSED.items()},
     "console.apiServer.url": "https://api.example:6443",
@@ -237,6 +244,12 @@ def exposed_needs(component: str, **more: Any) -> dict[str, Values]:
     return found
 
 
+_PROVIDER: Values = {
+    "console.enabled": True,
+    "console.publicUrl": "https://other.example",
+    "console.oidc.issuer": "https://other.example",
+    "console.oidc.clientId": "other",
+}
 NEEDS: dict[str, Values] = {
     **{
         f"gateway.autoscaling.{leaf}": AUTOSCALING
@@ -302,8 +315,19 @@ NEEDS: dict[str, Values] = {
     **{f"console.{leaf}": {"console.enabled": True} for leaf in _POD},
     **{
         f"console.{leaf}": {"console.enabled": True}
-        for leaf in ("sessionSeconds", "secureCookie", "tls.secretName", "apiServer.url", "apiServer.caConfigMapName")
+        for leaf in (
+            "publicUrl",
+            "sessionSeconds",
+            "secureCookie",
+            "tls.secretName",
+            "apiServer.url",
+            "apiServer.caConfigMapName",
+        )
     },
+    **{f"console.oidc.{leaf}": _PROVIDER for leaf in ("scopes", "clientSecret.name", "caConfigMapName")},
+    "console.oidc.issuer": _PROVIDER,
+    "console.oidc.clientId": _PROVIDER,
+    "console.oidc.clientSecret.key": _PROVIDER | {"console.oidc.clientSecret.name": "client"},
     "console.serviceAccount.create": {"console.enabled": True, "console.serviceAccount.name": "mine"},
     "networkPolicy.console": {"console.enabled": True},
     **{f"jobs.{leaf}": {"jobs.enabled": True} for leaf in _POD},
@@ -398,6 +422,9 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ),
         ({"jobs.sqlite.maxBytes": 1}, "jobs/sqlite/maxBytes"),
         ({"console.sessionSeconds": 3601}, "console/sessionSeconds"),
+        ({"console.publicUrl": "http://slipway.example"}, "console/publicUrl"),
+        ({"console.oidc.issuer": "https://id.example"}, "console/oidc/clientId"),
+        ({"console.oidc.scopes": ["groups"]}, "console/oidc/scopes"),
         ({"console.apiServer.url": "http://api"}, "console/apiServer/url"),
         ({"tracing.endpoint": "otel:4317"}, "tracing/endpoint"),
         ({"tracing.sample": 1.5}, "tracing/sample"),
