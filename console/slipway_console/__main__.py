@@ -15,6 +15,7 @@ from slipway_process.network.http_server import HttpRunner
 from slipway_process.network.mutual_tls import UnusableCertificate
 
 from .access.api_server import ApiServer, open_session
+from .access.batches import Batches
 from .access.identity_provider import Client, IdentityProvider, open_provider_session
 from .serving.app import admin_app, public_app
 from .serving.sign_in import CALLBACK
@@ -55,7 +56,9 @@ async def run(settings: ConsoleSettings) -> None:
             admin_app(lambda: "shutting down" if stop.is_set() else ""), settings.admin_host, settings.admin_port
         )
         context = listener_context(settings.tls_cert_file, settings.tls_private_key_file)
-        app = public_app(settings, api, provider=provider)
+        # With the same trust and without proxies, as the API server: it gets the same tokens.
+        batches = Batches(session, settings.jobs_url) if settings.jobs_url else None
+        app = public_app(settings, api, provider=provider, batches=batches)
         public = await _listen(app, settings.host, settings.port, context)
         log.info("listening", extra={"pages": public.addresses, "admin": admin.addresses})
         try:

@@ -30,6 +30,12 @@ def _issuer_url(url: str) -> str:
     return url
 
 
+def _jobs_url(url: str) -> str:
+    if url and (not url.startswith(("http://", "https://")) or url.endswith("/")):
+        raise ValueError("must begin with http:// or https:// and end without a slash")
+    return url
+
+
 def _public_url(url: str) -> str:
     where = urlsplit(url)
     is_safe = where.scheme == "https" or (where.scheme == "http" and where.hostname in LOCAL_HOSTS)
@@ -75,6 +81,9 @@ class ConsoleSettings(ProcessSettings):
     )
     oidc_ca_file: FilePath = Field(
         "", description="certificates that the identity provider is verified by; without them the system's"
+    )
+    jobs_url: Annotated[str, AfterValidator(_jobs_url), Flag("URL")] = Field(
+        "", description="base URL of the jobs process, which gets the token of each viewer of batches; without one none"
     )
     secure_cookie: OnOff = Field(
         True,

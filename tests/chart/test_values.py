@@ -167,6 +167,7 @@ OTHER: Values = {
     "console.enabled": True,
     "console.sessionSeconds": 777,
     "console.secureCookie": False,
+    "console.batches": True,
     "console.publicUrl": "https://slipway.example",
     "console.oidc.issuer": "https://id.example",
     "console.oidc.clientId": "slipway",
@@ -325,6 +326,7 @@ NEEDS: dict[str, Values] = {
         )
     },
     **{f"console.oidc.{leaf}": _PROVIDER for leaf in ("scopes", "clientSecret.name", "caConfigMapName")},
+    "console.batches": {"console.enabled": True, "jobs.enabled": True},
     "console.oidc.issuer": _PROVIDER,
     "console.oidc.clientId": _PROVIDER,
     "console.oidc.clientSecret.key": _PROVIDER | {"console.oidc.clientSecret.name": "client"},

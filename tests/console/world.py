@@ -103,7 +103,10 @@ def _wait_for_rights(api: Api, user: str, namespace: str, rules: Sequence[Json])
     if not rules:
         return
     group, resource, verb = (rules[-1][name][0] for name in ("apiGroups", "resources", "verbs"))
-    attributes = {"group": group, "resource": resource, "verb": verb, "namespace": namespace}
+    resource, _, subresource = resource.partition("/")
+    [name] = rules[-1].get("resourceNames", [""])
+    attributes = {"group": group, "resource": resource, "subresource": subresource, "name": name}
+    attributes |= {"verb": verb, "namespace": namespace}
     review = {"spec": {"user": user, "resourceAttributes": attributes}}
     where = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
     until(lambda: api.post(where, review).body["status"]["allowed"], f"{user} has its rights")

@@ -13,6 +13,7 @@ import msgspec
 from oauthlib.oauth2 import OAuth2Error, WebApplicationClient
 
 from slipway_console.access.oidc import Flow, IdToken, check_id_token
+from slipway_console.access.reading import read_whole
 from slipway_console.access.refusal import ApiRefusal, unavailable
 from slipway_process import json_bounds
 
@@ -119,25 +120,17 @@ class IdentityProvider:
         try:
             # A redirect would carry the code, or the secret, to another address.
             async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as answer:
-                text = await _bounded(answer)
+                text = await read_whole(answer, MOST_BYTES)
                 status = answer.status
         except TimeoutError:
             raise unavailable("The identity provider does not answer in time.") from None
         except (aiohttp.ClientError, OSError) as error:
             raise unavailable("The identity provider cannot be reached.", str(error)) from None
+        if text is None:
+            raise unavailable(f"An answer of the identity provider has more than {MOST_BYTES >> 10} KiB.")
         if status != 200 and status not in refusals:
             raise unavailable(f"The identity provider answers {urlsplit(url).path} by status {status}.")
         return text
-
-
-async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            answer.close()
-            raise unavailable(f"An answer of the identity provider has more than {MOST_BYTES >> 10} KiB.")
-    return bytes(body)
 
 
 def _object(text: bytes) -> dict[str, Any]:

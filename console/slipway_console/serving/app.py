@@ -5,6 +5,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from slipway_console.access.api_server import ApiServer
+from slipway_console.access.batches import Batches
 from slipway_console.access.identity_provider import IdentityProvider
 from slipway_console.access.places import Places
 from slipway_console.serving.actions import Actions
@@ -21,14 +22,18 @@ MOST_PAGES = 6  # made at once: each may hold answers of the API server of 100 M
 
 def public_app(
     settings: ConsoleSettings, api: ApiServer, rendering: Rendering | None = None,
-    provider: IdentityProvider | None = None,
+    provider: IdentityProvider | None = None, batches: Batches | None = None,
 ) -> web.Application:  # fmt: skip
     """The pages. Open streams end when the application shuts down."""
-    rendering = rendering or Rendering(has_provider=provider is not None)
+    rendering = rendering or Rendering(has_provider=provider is not None, has_batches=batches is not None)
     sessions = SessionStore(settings.max_sessions, settings.session_s)
     looks = Places(MOST_PAGES, "The console makes as many pages as it may.")
     cookie, streams = Cookie(settings.secure_cookie), Streams(sessions, settings.max_streams, settings.poll_s, looks)
-    pages, actions, sign_in = Pages(api, rendering), Actions(api), SignIn(api, rendering, sessions, cookie, provider)
+    pages, actions, sign_in = (
+        Pages(api, rendering, batches),
+        Actions(api),
+        SignIn(api, rendering, sessions, cookie, provider),
+    )
 
     async def root(_: web.Request) -> web.StreamResponse:
         return web.Response(status=303, headers={"Location": "/deployments"})
@@ -51,6 +56,7 @@ def public_app(
             web.get("/deployments", pages.deployments),
             web.get("/deployments/stream", streams.handler(pages.deployments_sections)),
             web.get("/tenants", pages.tenants),
+            web.get("/batches", pages.batches),
             web.get("/pools", pages.pools),
             web.get("/pools/{namespace}/{name}", pages.pool),
             web.get(one, pages.deployment),

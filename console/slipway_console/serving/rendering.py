@@ -21,9 +21,15 @@ ASSETS = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg"
 class Rendering:
     """The templates of the package, and its assets."""
 
-    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, has_provider: bool = False) -> None:
-        """`has_provider`: whether viewers may sign in at an identity provider."""
-        self.now, self._has_provider = now, has_provider
+    def __init__(
+        self,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        has_provider: bool = False,
+        has_batches: bool = False,
+    ) -> None:
+        """`has_provider`: viewers may sign in at an identity provider. `has_batches`: there is a page about jobs."""
+        self.now, self._has_provider, self._has_batches = now, has_provider, has_batches
         self.assets = {name: (FOLDER / "static" / name).read_bytes() for name in ASSETS}
         digests = (hashlib.sha256(body).hexdigest() for body in self.assets.values())
         self.version = hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
@@ -81,6 +87,7 @@ class Rendering:
         return {
             "user": session.viewer.user if session else "",
             "csrf": session.csrf if session else "",
+            "has_batches": self._has_batches,
             "now": self.now(),
         }
 
