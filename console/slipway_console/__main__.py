@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import ssl
@@ -11,13 +12,14 @@ from pathlib import Path
 from aiohttp import web
 
 from slipway_process import logs
-from slipway_process.network.http_server import HttpRunner
+from slipway_process.network.http_server import HttpRunner, ServerConnection
 from slipway_process.network.mutual_tls import UnusableCertificate
 
 from .access.api_server import ApiServer, open_session
 from .access.batches import Batches
 from .access.identity_provider import Client, IdentityProvider, open_provider_session
 from .serving.app import admin_app, public_app
+from .serving.connections import KEEPALIVE_S, Door, TrustedProxies
 from .serving.sign_in import CALLBACK
 from .serving.tls import listener_context
 from .settings import ConsoleSettings, UnusableSettings
@@ -58,8 +60,10 @@ async def run(settings: ConsoleSettings) -> None:
         context = listener_context(settings.tls_cert_file, settings.tls_private_key_file)
         # With the same trust and without proxies, as the API server: it gets the same tokens.
         batches = Batches(session, settings.jobs_url) if settings.jobs_url else None
-        app = public_app(settings, api, provider=provider, batches=batches)
-        public = await _listen(app, settings.host, settings.port, context)
+        proxies = TrustedProxies([ipaddress.ip_network(text) for text in settings.trusted_proxies])
+        app = public_app(settings, api, provider=provider, batches=batches, proxies=proxies)
+        door = Door(settings.max_connections, proxies)
+        public = await _listen(app, settings.host, settings.port, context, door)
         log.info("listening", extra={"pages": public.addresses, "admin": admin.addresses})
         try:
             await stop.wait()
@@ -96,11 +100,16 @@ def _secret(file: str) -> str:
     return Path(file).read_text().strip() if file else ""
 
 
-async def _listen(app: web.Application, host: str, port: int, context: ssl.SSLContext | None = None) -> web.AppRunner:
+async def _listen(
+    app: web.Application, host: str, port: int, context: ssl.SSLContext | None = None, door: Door | None = None
+) -> web.AppRunner:
+    """Opens a port. `door`: bounds its connections."""
     quiet = logging.getLogger("slipway_console.http")
     quiet.setLevel(logging.CRITICAL)
     runner = HttpRunner(
         app,
+        door.connection if door else ServerConnection,
+        keepalive_timeout=KEEPALIVE_S,
         access_log=None,
         logger=quiet,
         handler_cancellation=True,

@@ -1,5 +1,6 @@
 """Settings of the console: `--api-server` is SLIPWAY_CONSOLE_API_SERVER."""
 
+import ipaddress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -34,6 +35,12 @@ def _jobs_url(url: str) -> str:
     if url and (not url.startswith(("http://", "https://")) or url.endswith("/")):
         raise ValueError("must begin with http:// or https:// and end without a slash")
     return url
+
+
+def _networks(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        ipaddress.ip_network(text)
+    return texts
 
 
 def _public_url(url: str) -> str:
@@ -91,6 +98,14 @@ class ConsoleSettings(ProcessSettings):
     )
     session_s: Annotated[Seconds, Field(ge=60, le=LONGEST_SESSION_S)] = Field(
         LONGEST_SESSION_S, description="time after which a viewer signs in again"
+    )
+    trusted_proxies: Annotated[Names, AfterValidator(_networks), Flag("CIDR,...")] = Field(
+        (),
+        description="networks of proxies whose X-Forwarded-For names their clients; their connections have no "
+        "share of one address",
+    )
+    max_connections: PositiveCount = Field(
+        1024, description="connections of browsers; the last quarter is for addresses that have none"
     )
     max_sessions: PositiveCount = Field(
         256, description="sessions in memory; the last quarter is for users that have none"

@@ -168,6 +168,7 @@ OTHER: Values = {
     "console.sessionSeconds": 777,
     "console.secureCookie": False,
     "console.batches": True,
+    "console.trustedProxies": ["10.244.0.0/16"],
     "console.publicUrl": "https://slipway.example",
     "console.oidc.issuer": "https://id.example",
     "console.oidc.clientId": "slipway",
@@ -318,6 +319,7 @@ NEEDS: dict[str, Values] = {
         f"console.{leaf}": {"console.enabled": True}
         for leaf in (
             "publicUrl",
+            "trustedProxies",
             "sessionSeconds",
             "secureCookie",
             "tls.secretName",

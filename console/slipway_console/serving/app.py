@@ -9,6 +9,7 @@ from slipway_console.access.batches import Batches
 from slipway_console.access.identity_provider import IdentityProvider
 from slipway_console.access.places import Places
 from slipway_console.serving.actions import Actions
+from slipway_console.serving.connections import TrustedProxies
 from slipway_console.serving.guard import MOST_FORM_BYTES, Cookie, Guard
 from slipway_console.serving.pages import Pages
 from slipway_console.serving.rendering import Rendering
@@ -22,7 +23,7 @@ MOST_PAGES = 6  # made at once: each may hold answers of the API server of 100 M
 
 def public_app(
     settings: ConsoleSettings, api: ApiServer, rendering: Rendering | None = None,
-    provider: IdentityProvider | None = None, batches: Batches | None = None,
+    provider: IdentityProvider | None = None, batches: Batches | None = None, proxies: TrustedProxies | None = None,
 ) -> web.Application:  # fmt: skip
     """The pages. Open streams end when the application shuts down."""
     rendering = rendering or Rendering(has_provider=provider is not None, has_batches=batches is not None)
@@ -32,7 +33,7 @@ def public_app(
     pages, actions, sign_in = (
         Pages(api, rendering, batches),
         Actions(api),
-        SignIn(api, rendering, sessions, cookie, provider),
+        SignIn(api, rendering, sessions, cookie, provider, proxies),
     )
 
     async def root(_: web.Request) -> web.StreamResponse:

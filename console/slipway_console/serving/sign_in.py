@@ -10,6 +10,7 @@ from slipway_console.access.identity_provider import IdentityProvider
 from slipway_console.access.oidc import Flow, code_of
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.actions import checked_form, form_of
+from slipway_console.serving.connections import TrustedProxies
 from slipway_console.serving.guard import MOST_FORM_BYTES, SESSION, Cookie, FlowCookie, loses_cookie
 from slipway_console.serving.rendering import Rendering
 from slipway_console.serving.sessions import SessionStore
@@ -37,11 +38,11 @@ class SignIn:
 
     def __init__(
         self, api: ApiServer, rendering: Rendering, sessions: SessionStore, cookie: Cookie,
-        provider: IdentityProvider | None = None,
+        provider: IdentityProvider | None = None, proxies: TrustedProxies | None = None,
     ) -> None:  # fmt: skip
         self._api, self._rendering, self._sessions, self._cookie = api, rendering, sessions, cookie
         self._provider, self._flow_cookie = provider, FlowCookie(cookie.is_secure)
-        self._shares = Shares(MOST_SIGN_INS)
+        self._shares, self._client_of = Shares(MOST_SIGN_INS), (proxies or TrustedProxies()).client_of
 
     def routes(self) -> list[web.RouteDef]:
         """Those of a provider only where there is one."""
@@ -61,7 +62,7 @@ class SignIn:
 
     async def _by_token(self, request: web.Request) -> web.StreamResponse:
         """Open a session for a token that the API server accepts."""
-        with _Place(self._shares, request):
+        with _Place(self._shares, self._client_of(request)):
             text = (await form_of(request, "token", longest=MOST_FORM_BYTES))["token"]
             token = text.strip().removeprefix("Bearer ").strip()
             if not _TOKEN.fullmatch(token):
@@ -80,7 +81,7 @@ class SignIn:
     async def _begin(self, request: web.Request) -> web.StreamResponse:
         """Lead the browser to the provider; it keeps what the answer has to fit."""
         assert self._provider is not None
-        with _Place(self._shares, request):
+        with _Place(self._shares, self._client_of(request)):
             flow = Flow.begin()
             try:
                 response = _to(await self._provider.address(flow))
@@ -96,7 +97,7 @@ class SignIn:
         leads on.
         """
         assert self._provider is not None
-        with _Place(self._shares, request):
+        with _Place(self._shares, self._client_of(request)):
             flow = Flow.parse(request.cookies.get(self._flow_cookie.name, ""))
             try:
                 code = code_of(request.query, flow, self._provider.client.issuer)
@@ -105,10 +106,10 @@ class SignIn:
                 response = self._rendering.signed_in()
                 await self._open(request, response, token.text, token.lasts_s)
             except SignedOut as refusal:
-                log.info("an ID token was not accepted", extra={"client": request.remote})
+                log.info("an ID token was not accepted", extra={"client": self._client_of(request)})
                 response = self._page(_ACCEPTED_BY_NONE, refusal.status)
             except ApiRefusal as refusal:
-                log.info("a sign-in failed", extra={"client": request.remote, "reason": refusal.detail})
+                log.info("a sign-in failed", extra={"client": self._client_of(request), "reason": refusal.detail})
                 response = self._page(refusal.sentence, refusal.status)
             self._flow_cookie.clear(response)
             return response
@@ -119,7 +120,7 @@ class SignIn:
         self, request: web.Request, response: web.StreamResponse, token: str, lasts_s: float | None = None
     ) -> None:
         """Open a session, whose cookie the response sets. `lasts_s`: of the token. Raises ApiRefusal."""
-        client = request.remote or ""
+        client = self._client_of(request)
         try:
             user = await self._api.user_of(token, client)
         except SignedOut:
@@ -147,8 +148,8 @@ class SignIn:
 class _Place:
     """A place among the sign-ins in progress. Raises ApiRefusal 429: there is none for this client."""
 
-    def __init__(self, shares: Shares, request: web.Request) -> None:
-        self._shares, self._client = shares, request.remote or ""
+    def __init__(self, shares: Shares, client: str) -> None:
+        self._shares, self._client = shares, client
 
     def __enter__(self) -> None:
         if not self._shares.take(self._client):
