@@ -1,13 +1,14 @@
 """Every metric of the operator is declared here."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from slipway_operator.model.cluster.plan import Event
 from slipway_operator.telemetry.revisions import EngineMetricsCollector, EngineRow, RevisionCosts
 from slipway_operator.telemetry.rollouts import Rollouts
 from slipway_operator.telemetry.tenant_budgets import TenantBudgets
@@ -72,6 +73,9 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
+        self._events = Counter(
+            "slipway_operator_events", "Events that reconciles caused.", ["type", "reason"], registry=self.registry
+        )
         self._measurements = Counter(
             "slipway_operator_measurements", "Measurements.", ["provider", "outcome"], registry=self.registry
         )
@@ -120,6 +124,11 @@ class Metrics:
         """Count a measurement by a provider of an analysis: `outcome` is ok or error."""
         self._measurements.labels(provider, outcome).inc()
         self._measurement_seconds.labels(provider).observe(seconds)
+
+    def happened(self, events: Iterable[Event]) -> None:
+        """Count Events, such as a veto (CanaryVetoed) or an end of a rollout."""
+        for event in events:
+            self._events.labels(event.type, event.reason).inc()
 
     def event_received(self, kind: str) -> None:
         """Store the current time as that of the last watch event of a kind."""
