@@ -63,6 +63,20 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self._declare_work()
+        self._holds_lease = Gauge(
+            "slipway_operator_holds_lease", "1 in the operator that may write.", registry=self.registry
+        )
+        self._metrics_api = Gauge(
+            "slipway_operator_metrics_api_provider",
+            "1 for who serves a group of the metrics API.",
+            ["group", "provider"],
+            registry=self.registry,
+        )
+        Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
+
+    def _declare_work(self) -> None:
+        """What reconciles cause: webhooks, Events, measurements."""
         self._hook_calls = Counter(
             "slipway_operator_hook_calls", "Calls of webhooks, each try.", ["type", "outcome"], registry=self.registry
         )
@@ -86,16 +100,6 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
-        self._holds_lease = Gauge(
-            "slipway_operator_holds_lease", "1 in the operator that may write.", registry=self.registry
-        )
-        self._metrics_api = Gauge(
-            "slipway_operator_metrics_api_provider",
-            "1 for who serves a group of the metrics API.",
-            ["group", "provider"],
-            registry=self.registry,
-        )
-        Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
 
     def task_restarted(self, task: str) -> None:
         """Count a task that ended and was started again."""
