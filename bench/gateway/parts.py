@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from bench.engine.environments import Unavailable
-from bench.gateway import control, report
+from bench.gateway import control, report, traced
 from bench.gateway.load import Answered, latencies
 from bench.gateway.messages import CLASSIC, PREDICT
 from bench.gateway.peers import PEERS, routes_file
@@ -195,4 +195,5 @@ MEASURE: dict[str, Callable[[Run], None]] = {
     "tls": tls,
     "grpc": grpc,
     "predict": predict,
+    "traces": traced.measure,
 }

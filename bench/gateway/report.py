@@ -27,6 +27,8 @@ EVENT_TIMES, ON_TIME = 1.3, 0.1
 ADDED_P50_MS, ADDED_P99_MS = 0.3, 0.5
 BUSY_TIMES, KIB_EACH = 1.5, 36.0
 PREDICT_TIMES, PREDICT_CPU = 3.0, 1 / 8
+# Of both lanes: CPU time of a request where 1 % are recorded, times that without traces.
+TRACED_TIMES = 1.02
 
 
 # -- rows
@@ -140,6 +142,7 @@ def lasting_bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
     for name, limit_ms in PYTHON_ADDED_MS.items():
         value = of.figure("latency", PYTHON, f"added_{name}_ms")
         made.append(_at_most(f"Python lane: added latency {name}, ms", value, limit_ms))
+    made += _trace_bars(of)
     kib = of.figure("streams", PYTHON, "kib_each")
     made.append(_at_most("Python lane: memory of a stream, KiB", kib, PYTHON_KIB))
     if row := of.get("streams", of.lane):
@@ -191,6 +194,25 @@ def _event_bars(of: Rows, rows: Sequence[Json]) -> list[Bar | None]:
             )
             row = of.get("events", peer, streams=count)
             made.append(bar and replace(bar, ok=bar.ok and row is not None and is_on_time(row)))
+    return made
+
+
+def traced_times(of: Rows, lane: str, share: str) -> float | None:
+    """CPU time of a request where a share is recorded, times that without traces; None: it was not measured."""
+    return ratio(of.values("traces", lane, share=share), of.values("traces", lane, share="off"))
+
+
+def _trace_bars(of: Rows) -> list[Bar | None]:
+    made: list[Bar | None] = []
+    for lane, title in ((PYTHON, "Python lane"), (COMPILED, "compiled lane")):
+        bar = _at_most(
+            f"{title}: CPU time of a request with traces of 1 %, times that without",
+            traced_times(of, lane, "1%"),
+            TRACED_TIMES,
+        )
+        row = of.get("traces", lane, share="1%")
+        # Where no span came, nothing was recorded.
+        made.append(bar and replace(bar, ok=bar.ok and row is not None and row["spans"] > 0))
     return made
 
 

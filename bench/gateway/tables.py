@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.gateway.report import COMPILED, SERVER, Json, Rows, ratio
+from bench.gateway.report import COMPILED, SERVER, Json, Rows, ratio, traced_times
 from bench.page import bars_table, missing_list, table
 from testkit.report import Bar
 
@@ -75,6 +75,13 @@ def _sections(
         "its own row and the gateway's in the others.",
         costs(rows, "predict", titles),
     )
+    yield (
+        ("traces",),
+        "Traces",
+        f"The same {loop}, by the share of requests that are recorded; a second gateway without traces shows by how "
+        "much two equal processes differ.",
+        traces(rows, titles),
+    )
 
 
 def costs(rows: Sequence[Json], kind: str, titles: Mapping[str, str], **more: Any) -> str:
@@ -110,6 +117,16 @@ def streams(rows: Sequence[Json], titles: Mapping[str, str]) -> str:
         for row in rows if row["kind"] == "streams"
     ]  # fmt: skip
     return table(["", "open at once", "broken", "KiB each", "CPU s", "seconds"], lines)
+
+
+def traces(rows: Sequence[Json], titles: Mapping[str, str]) -> str:
+    of = Rows(rows)
+    lines = [
+        [titles[row["peer"]], row["share"], f"{row['us']:.1f}", f"{row['least']:.1f} to {row['most']:.1f}",
+         _number(traced_times(of, row["peer"], row["share"]), 3), f"{row['spans']:,}", str(row["failed"])]
+        for row in rows if row["kind"] == "traces"
+    ]  # fmt: skip
+    return table(["", "recorded", "µs CPU", "rounds", "times off", "spans that came", "failed"], lines)
 
 
 def busy(rows: Sequence[Json], titles: Mapping[str, str]) -> str:

@@ -24,6 +24,8 @@ BESIDE = (((5, 10), (25, 10), (40, 10)), ((25, 30),))  # of canaries with a base
 ITL = Shape(0.2)
 SESSION = 6.0
 WARMUP_S = 120
+# Of an objective: 5 % of the requests may miss it, and a spent budget has ten that did (operator `error_budget.py`).
+MAY_MISS, LEAST_MISSED = 0.05, 10
 UNREAD_S = 10  # what a gateway that dies takes with it, and a little more than what the operator had not read
 STABLE_RATES = {
     "errors": 0.005, "ttft": SLOW, "itl": SLOW, "empty": 0.001, "truncated": 0.05, "stuck": 0.0005,
@@ -154,6 +156,25 @@ def _outage(rng: Rng, plan: Plan, _levels: Factors) -> Plan:
     return plan
 
 
+def _held_outage(rng: Rng, plan: Plan, _levels: Factors) -> Plan:
+    """99 of 100 requests fail for five minutes, on both sides. The weight stays while the error budget is spent."""
+    errors = METRICS.index("errors")
+    plan.bad[:, errors] = np.where(_windows(rng, plan, 300), 0.99, plan.bad[:, errors])
+    seconds = np.arange(plan.bins) * plan.bin_s
+    total = plan.load.sum(axis=0)
+    missed = (plan.load * plan.bad[:, errors]).sum(axis=0)
+    spent = np.cumsum(missed * plan.bin_s, axis=1) > np.maximum(
+        LEAST_MISSED, MAY_MISS * np.cumsum(total * plan.bin_s, axis=1)
+    )
+    # Of these lengths the budget is spent until the end: the outage is a sixth of all requests, or more.
+    first = np.where(spent.any(axis=1), spent.argmax(axis=1), plan.bins - 1)
+    weight = plan.load[CANARY] / np.maximum(total, 1e-9)
+    held = np.take_along_axis(weight, first[:, None], axis=1)
+    weight = np.where(seconds[None, :] >= first[:, None] * plan.bin_s, held, weight)
+    plan.load[:] = np.stack([total * weight, total * (1 - weight)])
+    return plan
+
+
 def _slow_node(_rng: Rng, plan: Plan, levels: Factors) -> Plan:
     """The canary's only pod is on a node that is 15 % slower."""
     return _slower(plan, levels, 1.15, np.ones((plan.runs, plan.bins), dtype=bool))
@@ -248,6 +269,8 @@ NULLS = (
     Null("nothing happens", "canary is what stable is", _nothing),
     Null("a day in half an hour", "load and bad events go up threefold and back", _diurnal),
     Null("shared outage", "half of all requests fail for two minutes, on both sides", _outage),
+    Null("outage that spends the error budget", "99 of 100 requests fail for five minutes, on both sides; holdOnBudget "
+         "keeps the weight", _held_outage),
     Null("cold start", "canary is twice as slow for its first 90 s", _cold_start),
     Null("five tenants", "five keys with bursts and risks of their own; split by request", _tenants, session=1.0),
     Null("counter reset", "a gateway dies with ten seconds that were not read", _reset),

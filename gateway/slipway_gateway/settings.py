@@ -363,6 +363,9 @@ class GatewaySettings(ProcessSettings):
     trace_sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Flag("SHARE")] = Field(
         0.01, description="share of requests whose spans are recorded, 0 to 1"
     )
+    trace_per_second: Annotated[PositiveCount, Flag("N")] = Field(
+        10, description="requests a second that are recorded by that share at most, in each lane"
+    )
     trace_parents: Annotated[float, Field(ge=0, allow_inf_nan=False), Flag("N")] = Field(
         10.0,
         description="requests a second that are recorded besides, because the traceparent of their client says so",

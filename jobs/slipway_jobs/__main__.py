@@ -20,12 +20,14 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.gateway_calls import open_calls
 from .dispatch.validation import Validator
 from .serving.app import admin_app, public_app
+from .serving.batch_list import BatchLists
 from .serving.batches_api import BatchesApi
 from .serving.callbacks import Callbacks
 from .serving.files_api import FilesApi
 from .serving.idempotency import LEASE_S, IdempotentRequests
 from .serving.jobs_api import JobsApi
 from .serving.upload import Uploads
+from .serving.viewers import open_viewers
 from .settings import JobsSettings
 from .store.batch_store import BatchStore
 from .store.database import Database
@@ -78,7 +80,10 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         gone += await database.call(batches.purge, settings.retention_s)
         return gone + await database.call(keys_seen.purge)
 
-    async with open_calls(settings, keys) as calls:
+    async with contextlib.AsyncExitStack() as stack:
+        calls = await stack.enter_async_context(open_calls(settings, keys))
+        opening = open_viewers(settings.viewers_api_server, settings.viewers_api_server_ca_file)
+        viewers = await stack.enter_async_context(opening)
         validator = Validator(settings, database, files, batches, owner)
         dispatcher = Dispatcher(settings, database, lines, calls, validator, metrics, purge=purge)
         uploads, webhooks = Uploads(settings, database, files), DeliveryStore(database)
@@ -90,6 +95,7 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
             *FilesApi(settings, database, files, uploads, idempotent, metrics).routes(),
             *BatchesApi(settings, database, batches, files, callbacks, idempotent, dispatcher.wake).routes(),
             *callbacks.routes(),
+            *(BatchLists(database, batches, viewers).routes() if viewers else ()),
             *JobsApi(settings, database, batches, uploads, callbacks, idempotent, dispatcher.wake).routes(),
         ]
 

@@ -17,6 +17,12 @@ def _http_url(url: str) -> str:
     return url
 
 
+def _https_url(url: str) -> str:
+    if url and (not url.startswith("https://") or url.endswith("/")):
+        raise ValueError("must begin with https:// and end without a slash: users' tokens are sent to it")
+    return url
+
+
 def _webhook_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     return parse_hosts(hosts)
 
@@ -37,6 +43,14 @@ class JobsSettings(ProcessSettings):
         "", description="certificates that the gateway is verified by with https://; without them the system's"
     )
     keys_file: FilePath = Field(description="file with the release's keys, the same as the gateway's")
+    viewers_api_server: Annotated[str, AfterValidator(_https_url), Flag("URL")] = Field(
+        "",
+        description="API server that says, by their own token, which users of the console may see states and counts "
+        "of batches; without one no one may",
+    )
+    viewers_api_server_ca_file: FilePath = Field(
+        "", description="certificates that this API server is verified by; without them the system's"
+    )
     database_url: Annotated[SecretStr, Flag("URL")] = Field(
         description="database of files and batches: sqlite:////path/jobs.db (one process) or "
         "postgresql://user:password@host/database (several share it)"

@@ -176,10 +176,12 @@ class Reconciler:
         for component in self._components:
             await component.before(deployment, planned)
         try:
-            return await apply.execute(self._client, deployment.obj, planned, now)
+            reported = await apply.execute(self._client, deployment.obj, planned, now)
         except apply.NameTaken as error:
             await self._rename(deployment, error.message, now)
             raise Stale(error.message) from error
+        self._metrics.happened(planned.events)
+        return reported
 
     def _act(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
         """Let components act on the status that was written; returns the seconds until the next reconcile, if any."""

@@ -136,9 +136,6 @@ class Handed:
     def give_back(self, lane: Lane, descriptor: int) -> None:
         """The lane serves the connection again, by a descriptor that is the lane's from here on. Raises ValueError."""
 
-    def take_traced(self) -> bool:
-        """Whether the lane chose that the spans of its first request are recorded; false from the second call on."""
-
     def take_begun(self) -> Begun | None:
         """What the lane did with its first request; None: nothing, or it was taken before."""
 
@@ -333,6 +330,7 @@ class Lane:
         log_below: int,
         recount_one_in: int,
         trace_below: int | None,
+        traces_per_s: int,
         in_flight: Places,
         quotas: Quotas,
         spending: Spending,
@@ -481,10 +479,22 @@ class RevisionCounts:
 
 @final
 class LogEntry:
-    """A request that this lane ended, for its line in the access log."""
+    """A request that this lane ended, for its line in the access log and for its spans."""
 
     @property
+    def is_logged(self) -> bool: ...
+    @property
+    def is_traced(self) -> bool: ...
+    @property
     def id(self) -> str: ...
+    @property
+    def request_id(self) -> str:
+        """The client's own, where it sent a sane one."""
+
+    @property
+    def waited_s(self) -> float:
+        """Until it was sent to an endpoint."""
+
     @property
     def owner(self) -> str: ...
     @property
@@ -602,6 +612,10 @@ class Begun:
     @property
     def ages_s(self) -> tuple[float, float]:
         """Seconds since it came, and since it was sent."""
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether its endpoint was told that its spans are recorded, by the parent `id[:16]`."""
 
     @property
     def was_idle(self) -> bool:

@@ -74,6 +74,8 @@ pub struct Begun {
     pub model: String,
     pub revision: String,
     pub url: String,
+    /// Its endpoint was told that its spans are recorded.
+    pub is_traced: bool,
     /// The connection to the endpoint; None: none could be opened.
     pub endpoint: Option<Connection>,
     /// The connection waited for this request.
@@ -97,8 +99,6 @@ pub struct Handed {
     /// Its first request, where that was sent to an endpoint.
     pub begun: Option<Box<Begun>>,
     pub returns: Returns,
-    /// The spans of its first request are recorded.
-    pub is_traced: bool,
 }
 
 /// Whether Python may give a connection back once it waits for a request.
@@ -211,7 +211,7 @@ impl HandOver {
         self.wake();
     }
 
-    /// Adds an entry for the access log. Python looks for it from time to time, and is woken when many wait.
+    /// Adds an entry for the access log, or for spans. Python looks for it from time to time, and is woken when many wait.
     pub fn log(&self, entry: LogEntry) {
         let mut news = locked(&self.news);
         if news.0.logged.len() >= MAX_LOGGED {

@@ -18,6 +18,7 @@ use crate::judging::samples::GenerationSamples;
 use crate::ledger::charges::{Charges, Payer, Sums};
 use crate::ledger::spending::Spending;
 use crate::limits::places::Places;
+use crate::quotas::gcra::{Bucket, Rate};
 use crate::quotas::registry::Quotas;
 use crate::routing::router::Backend;
 use crate::routing::table::{Named, Route, Served, Table};
@@ -54,8 +55,10 @@ pub struct Settings {
     pub log_below: u64,
     /// One of so many requests is counted again by Python; 0: none.
     pub recount_one_in: u64,
-    /// Of which share of requests spans are recorded, in 16^-8: these are Python's. None: there are no spans.
+    /// Of which share of requests spans are recorded, in 16^-8. None: there are no spans.
     pub trace_below: Option<u64>,
+    /// At most so many of them a second.
+    pub traces_per_s: i64,
 }
 
 /// An endpoint as Python compiled it: URL, address, `Host`, and the prefix of paths.
@@ -116,6 +119,8 @@ pub struct Lane {
     pub bytes: Mutex<Places>,
     pub suspects: Mutex<Suspects>,
     pub hand_overs: Mutex<HandOvers>,
+    /// Of requests with spans; None: no one is recorded.
+    traced: Mutex<Option<Bucket>>,
     pub pool: EndpointPool,
     /// None: the release has no keys, and nothing is proved.
     pub signer: Mutex<Option<TenantSigner>>,
@@ -142,7 +147,9 @@ pub struct Counts {
 impl Lane {
     /// `max_bytes`, `percentage`: of memory for requests, in all and of one client. `now_s`: of Python's clock.
     pub fn new(settings: Settings, shared: InBoth, max_bytes: u64, percentage: u64, now_s: f64) -> Self {
+        let traces = Rate::new(settings.traces_per_s.saturating_mul(60), settings.traces_per_s, 1);
         Lane {
+            traced: Mutex::new(traces.map(Bucket::new)),
             settings,
             in_flight: shared.in_flight,
             quotas: shared.quotas,
@@ -167,6 +174,18 @@ impl Lane {
     /// Seconds of Python's clock.
     pub fn now_s(&self) -> f64 {
         self.clock.0 + self.clock.1.elapsed().as_secs_f64()
+    }
+
+    /// Whether one more request may have spans now. Their cost is bounded, and not that of a share of any load.
+    pub fn may_trace(&self) -> bool {
+        let now_s = self.now_s();
+        match locked(&self.traced).as_mut() {
+            Some(bucket) if bucket.wait_s(1, now_s) == 0.0 => {
+                bucket.take(1, now_s);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A connection is the lane's again.

@@ -352,10 +352,7 @@ async fn await_first_bytes(silent: Silent, stream: TcpStream, place: Place) {
             Ok(first_bytes) if first_bytes.is_empty() => return, // the client left
             Ok(first_bytes) => {
                 let Ok(stream) = stream.into_std() else { return };
-                shared.handover.hand(
-                    Handed { stream, first_bytes, place, begun: None, returns: Returns::Never, is_traced: false },
-                    room,
-                );
+                shared.handover.hand(Handed { stream, first_bytes, place, begun: None, returns: Returns::Never }, room);
                 return;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,

@@ -57,6 +57,16 @@ class ServerMetrics(ModelMetrics):
             "Requests that ended because computing them failed; the engine went on.",
             registry=self.registry,
         )
+        self._evictions = Counter(
+            "slipway_server_prefix_evictions",
+            "Blocks of the prefix cache that other requests got, because no block was free.",
+            registry=self.registry,
+        )
+        self._out_of_memory = Counter(
+            "slipway_server_out_of_memory",
+            "Steps, or parts of one, that had too little memory and were computed in smaller parts.",
+            registry=self.registry,
+        )
         self._declare_replays()
         self._declare_tenants()
 
@@ -107,6 +117,8 @@ class ServerMetrics(ModelMetrics):
         self._prefix_queries.inc(step.prefix_queries)
         self._prefix_hits.inc(step.prefix_hits)
         self._step_errors.inc(step.errors)
+        self._evictions.inc(step.evictions)
+        self._out_of_memory.inc(step.out_of_memory)
         self._step_seconds.observe(step.seconds)
         self._iteration.observe(step.tokens)
 

@@ -24,6 +24,7 @@ WRK = """  1 threads and 32 connections
     Latency    47.11ms    8.69ms 112.55ms   93.03%
   1350 requests in 2.01s, 402.12KB read
 """
+TRACED = "compiled lane: CPU time of a request with traces of 1 %, times that without"
 TITLES = {name: peer.title for name, peer in PEERS.items()}
 ABOUT = {
     "day": "2026-11-25", "commit": "c", "machine": {"cores": 2, "cpu": "some", "memory_gib": 8}, "generator": "wrk",
@@ -44,7 +45,7 @@ def rows(lane: str = "plane", /, **changes: float) -> list[dict[str, Any]]:
     ours, keys = changes.get("ours", 20.0), changes.get("keys", 14.0)
     streams = {"open": 2000, "broken": 0, "kib_each": 35.0, "streams": 2000}
     event, events = changes.get("event", 20.0), {"streams": 100, "intended_per_s": 5000}
-    figures = {"cpu_s": 9.0, "seconds": 26.0}
+    figures, traced = {"cpu_s": 9.0, "seconds": 26.0}, changes.get("traced", 1.0)
     made = [
         cost_row("throughput", lane, blocks(ours, ours * 1.1, failed=int(changes.get("failed", 0)))),
         cost_row("throughput", keyed, blocks(ours + keys, ours * 1.1 + keys)),
@@ -62,6 +63,8 @@ def rows(lane: str = "plane", /, **changes: float) -> list[dict[str, Any]]:
         cost_row("tls", "nginx", blocks(22.0)),
         cost_row("grpc", lane, blocks(changes.get("grpc", 79.0))),
         cost_row("predict", lane, blocks(changes.get("predict", 30.0), per_s=changes.get("predicted", 5000.0))),
+        cost_row("traces", lane, blocks(20.0, 25.0), share="off", spans=0),
+        cost_row("traces", lane, blocks(20.0 * traced, 25.0 * traced), share="1%", spans=int(changes.get("spans", 10))),
     ]
     if lane == "plane":
         made += [
@@ -136,7 +139,7 @@ def test_a_failed_request_is_no_fast_one() -> None:
 
 def test_a_run_of_both_lanes_in_which_all_bars_hold() -> None:
     assert fallen() == set()
-    assert len(bars(rows())) == 22
+    assert len(bars(rows())) == 23
     assert awaited(rows()) == frozenset()
 
 
@@ -167,6 +170,9 @@ def test_a_run_of_both_lanes_in_which_all_bars_hold() -> None:
         ({"python_kib": 64.1}, "Python lane: memory of a stream, KiB"),
         ({"open": 1999}, "streams open at once, none broken"),
         ({"failed": 1}, "requests that failed"),
+        ({"traced": 1.03}, TRACED),
+        # A gateway that records nothing is as cheap as one without traces.
+        ({"spans": 0}, TRACED),
     ],
 )
 def test_each_bar_falls_by_its_own_figure(changes: dict[str, float], bar: str) -> None:
@@ -258,6 +264,16 @@ def test_a_short_run_measures_events_and_memory_of_streams_that_all_end_whole() 
     assert rows["events"]["us"] > 0
     assert rows["events"]["failed"] == rows["streams"]["broken"] == 0
     assert rows["streams"]["open"] == 20
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(LONGEST_S)
+def test_a_short_run_measures_traces_that_came_as_far_as_each_gateway_records() -> None:
+    made = short_run("--peers", "slipway", "--parts", "traces", "--seconds", "0.2")
+    spans = {row["share"]: (row["spans"], row["failed"]) for row in made["rows"]}
+    assert spans["off"] == spans["off-again"] == (0, 0)
+    assert 0 < spans["100%"][0] > spans["1%"][0]
+    assert {bar["bar"] for bar in made["bars"]} >= {TRACED.replace("compiled", "Python")}
 
 
 @pytest.mark.integration

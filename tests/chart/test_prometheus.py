@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes our pages, runs rules and alerts, and answers every query of the dashboards."""
+"""A real Prometheus scrapes drawn pages, and answers those queries of the dashboards that no real page here answers."""
 
 import json
 import math
@@ -33,9 +33,19 @@ QUIET = {
     "Failed share by model",
     "Pods whose metrics cannot be read",
     "Engines that died, and restarts",
+    "Vetoes, and rollouts that were rejected",
 }
 # A ratio of an hour that rules of one sample a minute make.
 SLOW = {"Cost per million tokens"}
+# Panels whose series are the operator's or a GPU's alone.
+_DRAWN = ("slipway_operator", "slipway_rollout", "slipway_pod", "slipway_condition", "slipway_cost", "slipway_engine_",
+          "slipway_tenant", "slipway_slo", "gpu", "wake", "cost")  # fmt: skip
+# What takes a client's feedback, a receiver of webhooks, a rollout, or a limit that is too low.
+_ELSEWHERE = {
+    "Feedback", "Webhooks", "First attempts that went wrong", "Copies for the revision under test",
+    "Requests refused by limits",
+}  # fmt: skip
+RULES = ["rules.yaml", "alerts.yaml"]
 MOST = {"percentunit": 1.0, "percent": 100.0, "s": 3600.0}
 FEW = 2e6
 
@@ -82,17 +92,28 @@ def _configure(folder: Path, port: int) -> None:
         }
         for path, labels in pages.PATHS.items()
     ]
-    for name in ("rules.yaml", "alerts.yaml"):
+    write_rules(folder)
+    settings = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": RULES,
+        "scrape_configs": jobs,
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+
+
+def write_rules(folder: Path) -> None:
+    """The chart's, which are evaluated each second here."""
+    for name in RULES:
         rules = yaml.safe_load((CHART / "files" / name).read_text())
         for group in rules["groups"]:
             group["interval"] = "1s"
         (folder / name).write_text(yaml.safe_dump(rules))
-    settings = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["rules.yaml", "alerts.yaml"],
-        "scrape_configs": jobs,
-    }
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+
+
+def is_of_work(panel: dict[str, Any]) -> bool:
+    """Whether a gateway, a model server and a jobs process at work have all its series: `test_real_pages.py`."""
+    text = " ".join(target["expr"] for target in panel["targets"])
+    return panel["title"] not in QUIET | _ELSEWHERE and not any(name in text for name in _DRAWN)
 
 
 def _with_values(text: str) -> str:
@@ -103,9 +124,10 @@ def _with_values(text: str) -> str:
 
 
 PANELS = [(board, panel) for board in BOARDS for panel in panels(board)]
+REST = [(board, panel) for board, panel in PANELS if not is_of_work(panel)]
 
 
-@pytest.mark.parametrize(("board", "panel"), PANELS, ids=[f"{b}: {p['title']}" for b, p in PANELS])
+@pytest.mark.parametrize(("board", "panel"), REST, ids=[f"{b}: {p['title']}" for b, p in REST])
 def test_no_panel_is_empty_and_no_unit_is_wrong(prometheus: Prometheus, board: str, panel: dict[str, Any]) -> None:
     if panel["title"] in QUIET | SLOW:
         assert all(isinstance(prometheus.query(_with_values(one["expr"])), list) for one in panel["targets"])

@@ -167,6 +167,15 @@ OTHER: Values = {
     "console.enabled": True,
     "console.sessionSeconds": 777,
     "console.secureCookie": False,
+    "console.batches": True,
+    "console.trustedProxies": ["10.244.0.0/16"],
+    "console.publicUrl": "https://slipway.example",
+    "console.oidc.issuer": "https://id.example",
+    "console.oidc.clientId": "slipway",
+    "console.oidc.clientSecret.name": "client",
+    "console.oidc.clientSecret.key": "secret",
+    "console.oidc.scopes": ["openid", "groups"],
+    "console.oidc.caConfigMapName": "provider-ca",
     "console.tls.secretName": "console-tls",
     **{f"console.{leaf}": value for leaf, value in _EXPOSED.items()},
     "console.apiServer.url": "https://api.example:6443",
@@ -193,6 +202,7 @@ OTHER: Values = {
     "names.namespaceAnnotations": False,
     "tracing.endpoint": "http://collector.monitoring.svc:4318",
     "tracing.sample": 0.5,
+    "tracing.maxPerSecond": 20,
     "tracing.parentsPerSecond": 7,
     "networkPolicy.enabled": False,
     "networkPolicy.modelPods": False,
@@ -236,6 +246,12 @@ def exposed_needs(component: str, **more: Any) -> dict[str, Values]:
     return found
 
 
+_PROVIDER: Values = {
+    "console.enabled": True,
+    "console.publicUrl": "https://other.example",
+    "console.oidc.issuer": "https://other.example",
+    "console.oidc.clientId": "other",
+}
 NEEDS: dict[str, Values] = {
     **{
         f"gateway.autoscaling.{leaf}": AUTOSCALING
@@ -251,7 +267,10 @@ NEEDS: dict[str, Values] = {
     **exposed_needs("gateway"),
     **exposed_needs("console", **{"console.enabled": True}),
     "jobs.existingSecret": {"jobs.enabled": True},
-    **{f"tracing.{leaf}": {"tracing.endpoint": "http://otel:4318"} for leaf in ("sample", "parentsPerSecond")},
+    **{
+        f"tracing.{leaf}": {"tracing.endpoint": "http://otel:4318"}
+        for leaf in ("sample", "maxPerSecond", "parentsPerSecond")
+    },
     "jobs.webhooks.existingSecret": {"jobs.enabled": True},
     "gateway.service.nodePort": {"gateway.service.type": "NodePort"},
     "gateway.accessLog.maxBytes": {"gateway.accessLog.to": "file"},
@@ -298,8 +317,21 @@ NEEDS: dict[str, Values] = {
     **{f"console.{leaf}": {"console.enabled": True} for leaf in _POD},
     **{
         f"console.{leaf}": {"console.enabled": True}
-        for leaf in ("sessionSeconds", "secureCookie", "tls.secretName", "apiServer.url", "apiServer.caConfigMapName")
+        for leaf in (
+            "publicUrl",
+            "trustedProxies",
+            "sessionSeconds",
+            "secureCookie",
+            "tls.secretName",
+            "apiServer.url",
+            "apiServer.caConfigMapName",
+        )
     },
+    **{f"console.oidc.{leaf}": _PROVIDER for leaf in ("scopes", "clientSecret.name", "caConfigMapName")},
+    "console.batches": {"console.enabled": True, "jobs.enabled": True},
+    "console.oidc.issuer": _PROVIDER,
+    "console.oidc.clientId": _PROVIDER,
+    "console.oidc.clientSecret.key": _PROVIDER | {"console.oidc.clientSecret.name": "client"},
     "console.serviceAccount.create": {"console.enabled": True, "console.serviceAccount.name": "mine"},
     "networkPolicy.console": {"console.enabled": True},
     **{f"jobs.{leaf}": {"jobs.enabled": True} for leaf in _POD},
@@ -394,6 +426,9 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ),
         ({"jobs.sqlite.maxBytes": 1}, "jobs/sqlite/maxBytes"),
         ({"console.sessionSeconds": 3601}, "console/sessionSeconds"),
+        ({"console.publicUrl": "http://slipway.example"}, "console/publicUrl"),
+        ({"console.oidc.issuer": "https://id.example"}, "console/oidc/clientId"),
+        ({"console.oidc.scopes": ["groups"]}, "console/oidc/scopes"),
         ({"console.apiServer.url": "http://api"}, "console/apiServer/url"),
         ({"tracing.endpoint": "otel:4317"}, "tracing/endpoint"),
         ({"tracing.sample": 1.5}, "tracing/sample"),

@@ -9,8 +9,8 @@ import pytest
 
 from devcluster.certificates import Authority
 from devcluster.ports import reserve_port
-from slipway_console.serving.app import MOST_SIGN_INS
 from slipway_console.serving.guard import HEADERS
+from slipway_console.serving.sign_in import MOST_SIGN_INS
 from testkit.cluster.api import Api
 from testkit.until import until_async
 from tests.console.conftest import SignIn

@@ -90,3 +90,11 @@ def test_settings_that_weaken_it_are_refused(flag: str, sentence: str, capsys: p
 def test_by_default_the_cookie_is_secure_and_lasts_an_hour() -> None:
     settings = parsed(ConsoleSettings.parse)
     assert settings.secure_cookie and settings.session_s == 3600.0
+
+
+def test_a_session_ends_with_its_token() -> None:
+    sessions, clock = store()
+    long, brief = sessions.open(Viewer("a", "t")), sessions.open(Viewer("b", "t"), 3.0)
+    assert long and brief and sessions.left_s(brief) == 3.0
+    clock.now_s = 4.0
+    assert sessions.find(brief.id) is None and sessions.find(long.id) is long

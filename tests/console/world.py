@@ -48,12 +48,15 @@ class Console:
 
 
 @contextlib.contextmanager
-def running_console(kubeconfig: Path, folder: Path, *flags: str) -> Iterator[Console]:
-    """The console as a process of its own, without any credentials: of the kubeconfig it gets address and CA."""
+def running_console(kubeconfig: Path, folder: Path, *flags: str, port: int = 0) -> Iterator[Console]:
+    """The console as a process of its own, without any credentials: of the kubeconfig it gets address and CA.
+
+    `port`: 0: a free one.
+    """
     config = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]
     ca_file = folder / "ca.crt"
     ca_file.write_text(base64.b64decode(config["certificate-authority-data"]).decode())
-    port, admin_port, log = reserve_port(), reserve_port(), folder / "console.log"
+    port, admin_port, log = port or reserve_port(), reserve_port(), folder / "console.log"
     command = [sys.executable, "-m", "slipway_console", "--host=127.0.0.1", "--admin-host=127.0.0.1"]
     command += [f"--port={port}", f"--admin-port={admin_port}", f"--api-server={config['server']}"]
     command += [f"--api-server-ca-file={ca_file}", *flags]
@@ -100,7 +103,10 @@ def _wait_for_rights(api: Api, user: str, namespace: str, rules: Sequence[Json])
     if not rules:
         return
     group, resource, verb = (rules[-1][name][0] for name in ("apiGroups", "resources", "verbs"))
-    attributes = {"group": group, "resource": resource, "verb": verb, "namespace": namespace}
+    resource, _, subresource = resource.partition("/")
+    [name] = rules[-1].get("resourceNames", [""])
+    attributes = {"group": group, "resource": resource, "subresource": subresource, "name": name}
+    attributes |= {"verb": verb, "namespace": namespace}
     review = {"spec": {"user": user, "resourceAttributes": attributes}}
     where = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
     until(lambda: api.post(where, review).body["status"]["allowed"], f"{user} has its rights")

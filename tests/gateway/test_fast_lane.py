@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -14,6 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from opentelemetry.trace import SpanKind
 
 from slipway_contracts.route_table import HeaderRoute, InferenceLogSample, MirrorRoute
 from slipway_contracts.service_levels import ServiceLevels
@@ -685,8 +687,36 @@ async def test_servers_learn_alike_whether_a_request_is_recorded(share: float, r
             names = sorted(span.name for span in kept.get_finished_spans())
             assert names == ["POST /v1/chat/completions"] * 3 * recorded + ["attempt"] * 3 * recorded, plane
             if plane == "required":
-                assert fast(gate) == (0 if recorded else 1)
+                assert fast(gate) == 1
     assert seen[0] == seen[1]
+
+
+async def test_the_lane_chooses_no_more_requests_for_spans_than_so_many_a_second() -> None:
+    from tests.gateway.test_tracing import traces
+
+    made, kept = traces(1.0, most_per_s=1)
+    async with upstream(answer) as server, harness.gateway(plane="required", traces=made) as gate:
+        gate.route(("rev", 100, [server.url]))
+        began_s = time.monotonic()
+        for _ in range(20):
+            await (await gate.post()).read()
+        most = 2 + int(time.monotonic() - began_s)
+        await until_async(lambda: sum(gate.outcomes().values()) == 20)
+        recorded = [request.headers["traceparent"][-2:] for request in server.seen].count("01")
+        assert 1 <= recorded <= most
+        await until_async(lambda: len(kept.get_finished_spans()) == 2 * recorded)
+        assert fast(gate) == 20
+        whole, attempt = (
+            next(one for one in kept.get_finished_spans() if one.kind is kind)
+            for kind in (SpanKind.SERVER, SpanKind.CLIENT)
+        )
+        assert attempt.parent == whole.context and whole.parent is None
+        assert whole.start_time <= attempt.start_time <= attempt.end_time <= whole.end_time
+        assert any(f"-{attempt.context.span_id:016x}-01" in one.headers["traceparent"] for one in server.seen)
+        await until_async(lambda: bool(gate.outcomes()))
+        accepts = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        async with gate.client.get(gate.admin_url + "/metrics", headers=accepts) as page:
+            assert f'# {{trace_id="{whole.context.trace_id:032x}"}}' in await page.text()
 
 
 async def test_each_need_of_a_route_leaves_it_to_python() -> None:

@@ -43,12 +43,15 @@ class Clock:
         return self.now_s
 
 
-def traces(share: float = 0.0, parents_per_s: float = 0.0, clock: Clock | None = None) -> tuple[Traces, Any]:
+def traces(
+    share: float = 0.0, parents_per_s: float = 0.0, clock: Clock | None = None, most_per_s: int = 1000
+) -> tuple[Traces, Any]:
     """Traces whose spans are kept in memory; chance is always in the middle."""
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     exporter = Exporter(provider, "test")
-    return Traces(exporter, share, parents_per_s, clock=clock or Clock(), chance=lambda: 0.5), kept
+    made = Traces(exporter, share, parents_per_s, most_per_s=most_per_s, clock=clock or Clock(), chance=lambda: 0.5)
+    return made, kept
 
 
 def sent(trace: Any) -> Mapping[str, str]:
@@ -62,7 +65,7 @@ def sent(trace: Any) -> Mapping[str, str]:
 
 
 def test_without_a_receiver_headers_stay_as_they_are() -> None:
-    trace = Traces(Exporter(), 1, 1).begin(RECORDED, ID)
+    trace = Traces(Exporter(), 1, 1, most_per_s=1).begin(RECORDED, ID)
     assert trace is UNTRACED and sent(trace) == {"traceparent": "of the client"} and trace.trace_id == ""
 
 
@@ -73,6 +76,20 @@ def test_a_share_of_all_requests_is_recorded_and_servers_know_of_each(share: flo
     written = sent(trace)["traceparent"]
     assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-0" + "01"[recorded], written)
     assert recorded or written == f"00-{ID}-{ID[:16]}-00"
+
+
+def test_of_a_share_no_more_than_so_many_a_second_are_recorded() -> None:
+    clock = Clock()
+    made, _ = traces(share=1.0, clock=clock, most_per_s=4)
+
+    def recorded() -> int:
+        return sum(isinstance(made.begin({}, ID), RecordedTrace) for _ in range(50))
+
+    assert recorded() == 4
+    clock.now_s = 0.5
+    assert recorded() == 2
+    clock.now_s = 100.0
+    assert recorded() == 4, "what was not used is not saved up"
 
 
 def test_as_many_a_second_are_recorded_as_the_setting_allows_and_half_of_them_for_one_client() -> None:

@@ -12,6 +12,7 @@ import msgspec
 from yarl import URL
 
 from slipway_console.access.places import Places
+from slipway_console.access.reading import read_whole
 from slipway_console.access.refusal import ApiRefusal, Call, refusal_of, unavailable
 from slipway_process import json_bounds
 
@@ -133,11 +134,13 @@ class ApiServer:
                 async with self._session.request(
                     method, url, headers=headers, data=data, allow_redirects=False
                 ) as response:
-                    status, text = response.status, await _read(response)
+                    status, text = response.status, await read_whole(response, MOST_BYTES)
             except TimeoutError:
                 raise unavailable("The API server does not answer in time.") from None
             except (aiohttp.ClientError, OSError) as error:
                 raise unavailable("The API server cannot be reached.", str(error)) from None
+        if text is None:
+            raise _TooLarge(502, f"The answer has more than {MOST_BYTES >> 20} MiB, which a page cannot show.")
         found = _decoded(text)
         if not 200 <= status < 300:
             raise refusal_of(status, str(found.get("message", "")), call)
@@ -146,16 +149,6 @@ class ApiServer:
 
 class _TooLarge(ApiRefusal):
     """A response has more than the console reads."""
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            response.close()
-            raise _TooLarge(502, f"The answer has more than {MOST_BYTES >> 20} MiB, which a page cannot show.")
-    return bytes(body)
 
 
 def _decoded(text: bytes) -> Json:

@@ -12,6 +12,7 @@ from slipway_console.access.places import Places
 from slipway_console.access.refusal import ApiRefusal, SignedOut
 from slipway_console.serving.rendering import Rendering
 from slipway_console.serving.sessions import Session, SessionStore
+from slipway_console.settings import LOCAL_HOSTS
 from slipway_process import logs
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,6 @@ log = logging.getLogger(__name__)
 SESSION: web.RequestKey[Session] = web.RequestKey("session", Session)
 MOST_FORM_BYTES = 32 << 10
 OPEN = ("/sign-in", "/static/")
-LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -62,6 +62,24 @@ class Cookie:
 
     def clear(self, response: web.StreamResponse) -> None:
         response.del_cookie(self.name, path="/", httponly=True, samesite="Strict", secure=self.is_secure)
+
+
+class FlowCookie:
+    """What a browser keeps of a sign-in that it began. `Lax`: it is sent when the provider leads the browser back."""
+
+    LASTS_S = 600
+
+    def __init__(self, secure: bool) -> None:
+        self._is_secure = secure
+        self.name = "__Host-slipway-sign-in" if secure else "slipway-sign-in"
+
+    def set(self, response: web.StreamResponse, flow: str) -> None:
+        response.set_cookie(
+            self.name, flow, max_age=self.LASTS_S, path="/", httponly=True, samesite="Lax", secure=self._is_secure
+        )
+
+    def clear(self, response: web.StreamResponse) -> None:
+        response.del_cookie(self.name, path="/", httponly=True, samesite="Lax", secure=self._is_secure)
 
 
 def is_same_origin(request: web.Request) -> bool:

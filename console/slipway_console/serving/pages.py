@@ -9,16 +9,20 @@ from aiohttp import web
 
 from slipway_cli.objects.pool import format_bytes, read_pool
 from slipway_console.access.api_server import ApiServer
+from slipway_console.access.batches import Batches
 from slipway_console.access.refusal import ApiRefusal, Call
 from slipway_console.serving.guard import SESSION
 from slipway_console.serving.rendering import Rendering
 from slipway_console.serving.sessions import Session
 from slipway_console.serving.subject import DEPLOYMENTS, SubjectReader
 from slipway_console.views.actions import list_actions, token_of
+from slipway_console.views.batches import read_batch
 from slipway_console.views.evidence import METRIC_COLUMNS
 from slipway_console.views.table import Listing, read_table
+from slipway_contracts.batch_list import BatchList
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_TENANT, _BATCH = re.compile(r"[!-~]{0,253}"), re.compile(r"[\w-]{0,64}", re.ASCII)
 LONGEST_CONTINUE = 2048
 DEPLOYMENT_COLUMNS = ("Phase", "Reason", "Step", "Weight", "Ready", "Stable", "Canary", "Model", "Age", "Message")
 USES = ("Requests", "Input", "Output", "Running", "Today", "Month")  # of a Tenant, each with its limit
@@ -47,8 +51,9 @@ def namespace_of(request: web.Request) -> str:
 class Pages:
     """Each method is the answer to one path."""
 
-    def __init__(self, api: ApiServer, rendering: Rendering) -> None:
-        self._api, self._rendering = api, rendering
+    def __init__(self, api: ApiServer, rendering: Rendering, batches: Batches | None = None) -> None:
+        """`batches`: None where there is no jobs process."""
+        self._api, self._rendering, self._batches = api, rendering, batches
 
     async def deployments(self, request: web.Request) -> web.StreamResponse:
         namespace, session = namespace_of(request), request[SESSION]
@@ -76,6 +81,34 @@ class Pages:
         status = problem.status if problem else 200
         return self._rendering.page(
             "tenants.html", request[SESSION], status=status, here="tenants", listing=listing, problem=problem
+        )
+
+    async def batches(self, request: web.Request) -> web.StreamResponse:
+        """Batches and jobs of a tenant, or of all."""
+        tenant, after = request.query.get("tenant", "").strip(), request.query.get("after", "")
+        if not _TENANT.fullmatch(tenant) or not _BATCH.fullmatch(after):
+            raise ApiRefusal(400, "There is no tenant of this name, or this address is not one that the console made.")
+        found, problem = BatchList([]), None
+        if self._batches is None:
+            problem = ApiRefusal(
+                404, "This console knows no jobs process: jobs.enabled and console.enabled bring both."
+            )
+        else:
+            try:
+                found = await self._batches.read(request[SESSION].viewer, tenant, after)
+            except ApiRefusal as refusal:
+                if refusal.status != 403:
+                    raise
+                problem = refusal
+        return self._rendering.page(
+            "batches.html",
+            request[SESSION],
+            status=problem.status if problem else 200,
+            here="batches",
+            tenant=tenant,
+            rows=[read_batch(row) for row in found.batches],
+            more=found.batches[-1].id if found.more and found.batches else "",
+            problem=problem,
         )
 
     async def pools(self, request: web.Request) -> web.StreamResponse:

@@ -21,8 +21,15 @@ ASSETS = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg"
 class Rendering:
     """The templates of the package, and its assets."""
 
-    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self.now = now
+    def __init__(
+        self,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        has_provider: bool = False,
+        has_batches: bool = False,
+    ) -> None:
+        """`has_provider`: viewers may sign in at an identity provider. `has_batches`: there is a page about jobs."""
+        self.now, self._has_provider, self._has_batches = now, has_provider, has_batches
         self.assets = {name: (FOLDER / "static" / name).read_bytes() for name in ASSETS}
         digests = (hashlib.sha256(body).hexdigest() for body in self.assets.values())
         self.version = hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
@@ -55,7 +62,11 @@ class Rendering:
 
     def sign_in(self, sentence: str = "", status: int = 200) -> web.Response:
         """The form for a token, with what was wrong about the last one."""
-        return _html(self._render("sign_in.html", None, sentence=sentence), status)
+        return _html(self._render("sign_in.html", None, sentence=sentence, has_provider=self._has_provider), status)
+
+    def signed_in(self) -> web.Response:
+        """The page that leads from a sign-in at a provider to the first page."""
+        return _html(self._render("signed_in.html", None), 200)
 
     def asset(self, name: str) -> web.Response:
         """A file of ours. Its address changes with its contents.
@@ -76,6 +87,7 @@ class Rendering:
         return {
             "user": session.viewer.user if session else "",
             "csrf": session.csrf if session else "",
+            "has_batches": self._has_batches,
             "now": self.now(),
         }
 

@@ -5,6 +5,7 @@ out, whoever has copied the cookie; because tokens of an OIDC issuer are longer 
 there is no key to keep and to rotate. The price is one replica, whose restart signs everybody out.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -35,20 +36,23 @@ class SessionStore:
 
     def __init__(self, most: int, lasts_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._shares, self._lasts_s, self._clock = Shares(most), lasts_s, clock
-        self._by_id: dict[str, Session] = {}  # oldest first, and all last equally long
+        self._by_id: dict[str, Session] = {}  # oldest first
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def open(self, viewer: Viewer) -> Session | None:
-        """A new session; None when there is no room, and the user has none that could end for it."""
+    def open(self, viewer: Viewer, lasts_s: float | None = None) -> Session | None:
+        """A new session; None when there is no room, and the user has none that could end for it.
+
+        `lasts_s`: until its token expires, where that is known.
+        """
         self._end_old()
         own = [session for session in self._by_id.values() if session.viewer.user == viewer.user]
         if own and (len(own) >= MOST_OF_A_USER or self._shares.room(viewer.share) <= 0):
             self._forget(own[0])  # its place is the new one's, whoever else is there
         elif not self._shares.take(viewer.share):
             return None
-        ends_s = self._clock() + self._lasts_s
+        ends_s = self._clock() + min(self._lasts_s, math.inf if lasts_s is None else lasts_s)
         session = Session(secrets.token_urlsafe(32), viewer, secrets.token_urlsafe(32), ends_s)
         self._by_id[session.id] = session
         return session
@@ -74,5 +78,5 @@ class SessionStore:
 
     def _end_old(self) -> None:
         now_s = self._clock()
-        while self._by_id and (oldest := next(iter(self._by_id.values()))).ends_s <= now_s:
-            self.end(oldest)
+        for session in [session for session in self._by_id.values() if session.ends_s <= now_s]:
+            self.end(session)

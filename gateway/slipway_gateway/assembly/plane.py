@@ -41,6 +41,7 @@ def join_lane(
         trace_share=edge.traces.share,
         tenants=partial(_tenants_of, authenticator, edge.admission),
         charging=edge.admission,
+        traces_per_s=edge.traces.most_per_s,
     )
     edge.admission.join(lane)
     balancer.join(lane)
@@ -49,7 +50,7 @@ def join_lane(
     crashes.join(lane)
     signer.join(lane.native.sign_with)
     authenticator.known.on_change = lane.tenants_changed
-    plane.join(lane, edge.access_log, signer.refresh, crashes.forget, lane.tenants_changed)
+    plane.join(lane, edge.access_log, edge.traces, signer.refresh, crashes.forget, lane.tenants_changed)
     lane.tenants_changed()
     return lane
 

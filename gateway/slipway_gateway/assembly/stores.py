@@ -121,11 +121,12 @@ def jobs_of(settings: GatewaySettings, session: ClientSession, balancer: LoadBal
 def traces_of(settings: GatewaySettings) -> Traces:
     """The traces of a gateway with these settings."""
     if not settings.spans_endpoint:
-        return Traces(Exporter(), 0, 0)
+        return Traces(Exporter(), 0, 0, most_per_s=1)
     return Traces(
         exporter(settings.spans_endpoint, "slipway-gateway", settings.spans_service, sampler=_always()),
         settings.trace_sample,
         settings.trace_parents,
+        most_per_s=settings.trace_per_second,
     )
 
 

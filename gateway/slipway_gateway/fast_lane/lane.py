@@ -83,7 +83,8 @@ class FastLane:
 
     `tenants`: by which requests are authenticated now, None while they are not known; it is looked at when
     `tenants_changed`, and from time to time.
-    `trace_share`: of requests, which have spans and so are Python's; None: there are no spans.
+    `trace_share`: of requests, which have spans and so are Python's; None: there are no spans. `traces_per_s`: at most
+    so many of them a second.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class FastLane:
         max_sessions: int,
         logs: bool,
         trace_share: float | None,
+        traces_per_s: int,
         tenants: Callable[[], Tenants | None],
         charging: Charging,
         clock: Callable[[], float] = time.monotonic,
@@ -130,6 +132,7 @@ class FastLane:
             log_below=round(settings.access_log_sample * 16**8),
             recount_one_in=RECOUNT_ONE_IN,
             trace_below=None if trace_share is None else round(trace_share * 16**8),
+            traces_per_s=traces_per_s,
             in_flight=self.in_flight,
             quotas=quotas,
             spending=spending,

@@ -27,7 +27,7 @@ class Due(Enum):
     STOP_TAKING = auto()  # it begins none from now on
     CLOSE_SLOW = auto()
     CLOSE_IDLE = auto()
-    ABORT = auto()  # without a last word: nobody reads it
+    ABORT = auto()  # without a last word: no one reads it
 
 
 class Lifetime:

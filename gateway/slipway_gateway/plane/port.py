@@ -14,6 +14,7 @@ from slipway_process.supervisor import observe
 from ..settings import GatewaySettings
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics
+from ..telemetry.tracing import Traces
 from .library import PlaneState, choose
 
 if TYPE_CHECKING:
@@ -80,12 +81,17 @@ class PlanePort:
         self._ended: asyncio.Future[str] | None = None
         self._lane: Lane | None = None
         self._log: AccessLog | None = None
+        self._traces: Traces | None = None
         self._work: tuple[Callable[[], None], ...] = ()
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def join(self, lane: Lane, access_log: AccessLog, *work: Callable[[], None]) -> None:
-        """The fast lane serves plain requests. `access_log`: has their lines. `work`: is done from time to time."""
-        self._lane, self._log, self._work = lane, access_log, (self._take_quiet_news, lane.drain, *work)
+    def join(self, lane: Lane, access_log: AccessLog, traces: Traces, *work: Callable[[], None]) -> None:
+        """The fast lane serves plain requests. `access_log`, `traces`: have their lines and their spans.
+
+        `work`: is done from time to time.
+        """
+        self._lane, self._log, self._traces = lane, access_log, traces
+        self._work = (self._take_quiet_news, lane.drain, *work)
 
     def open(
         self,
@@ -172,11 +178,15 @@ class PlanePort:
             self._take_news()
 
     def _take_counted(self, news: "_native.News") -> None:
-        """Requests of the fast lane that have lines in the access log, and those to count again."""
-        if self._lane is None or self._log is None:
+        """Requests of the fast lane that have lines in the access log or spans, and those to count again."""
+        if self._lane is None or self._log is None or self._traces is None:
             return
         for entry in news.logged:
-            self._log.ended_in_lane(entry)
+            if entry.is_logged:
+                self._log.ended_in_lane(entry)
+            if entry.is_traced:
+                self._traces.ended_in_lane(entry)
+                self._metrics.recorded_in_lane(entry)
         if news.unlogged:
             self._metrics.access_log_dropped("total", news.unlogged)
         for one in news.recounts:

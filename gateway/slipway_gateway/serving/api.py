@@ -46,7 +46,7 @@ from . import expect, requester
 from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
-from .listener import ConnectionLimiter, begun_in_lane, check_head, is_chosen_for_trace
+from .listener import ConnectionLimiter, begun_in_lane, check_head
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -83,7 +83,7 @@ class PublicApi:
 
         `traces`: without it no spans are made.
         """
-        self._traces = traces or Traces(Exporter(), 0, 0)
+        self._traces = traces or Traces(Exporter(), 0, 0, most_per_s=1)
         self.admission = admission
         self.authenticator = authenticator
         self._settings = settings
@@ -269,10 +269,10 @@ class PublicApi:
         owner = requester.owner_of(request)
         if (begun := begun_in_lane(request)) is not None:
             came_s = self._clock() - begun.ages_s[0]
-            trace = self._traces.unrecorded(begun.id)
+            trace = self._traces.begun_in_lane(begun.id, is_recorded=begun.is_traced)
             return RequestRecord(begun.id, request_id or begun.id, came_s, owner=owner, begun=begun, trace=trace)
         own = os.urandom(16).hex()
-        trace = self._traces.begin(request.headers, own, client=owner, chosen=is_chosen_for_trace(request))
+        trace = self._traces.begin(request.headers, own, client=owner)
         return RequestRecord(own, request_id or own, self._clock(), owner=owner, trace=trace)
 
     def _enter(self, record: RequestRecord) -> None:

@@ -231,12 +231,6 @@ def begun_in_lane(request: web.BaseRequest) -> "_native.Begun | None":
     return handed.take_begun() if handed else None
 
 
-def is_chosen_for_trace(request: web.BaseRequest) -> bool:
-    """Whether the fast lane chose that the spans of this request are recorded. Once only."""
-    handed = request.protocol.handed if isinstance(request.protocol, _Connection) else None
-    return handed.take_traced() if handed else False
-
-
 class _Connection(ServerConnection):
     """One client's connection."""
 

@@ -1,5 +1,6 @@
 """Every metric of the gateway is declared here."""
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.samples import Exemplar
 
 from ..identity.authenticate import RequestIdentity
 from ..quotas.usage import Usage
@@ -301,6 +303,15 @@ class GatewayMetrics:
                 add(sum_s)
                 for add_to, count in zip(adders, buckets, strict=True):
                     add_to(count)
+
+    def recorded_in_lane(self, entry: "_native.LogEntry") -> None:
+        """A request that the fast lane ended, and counted, has spans: it is the exemplar of its buckets."""
+        pair = (entry.model, entry.revision)
+        for family, seconds in ((self._seconds, entry.seconds), (self._ttft, entry.ttft_s)):
+            if seconds is not None:
+                child = family.labels(*pair)
+                bucket = child._buckets[bisect_left(child._upper_bounds, seconds)]
+                bucket.set_exemplar(Exemplar({"trace_id": entry.id}, seconds, time.time()))
 
     def handed_over(self, model: str, reason: str, connections: int) -> None:
         """The fast lane gave connections to Python. `model`: of a route, or `unknown`."""

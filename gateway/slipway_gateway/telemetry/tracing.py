@@ -1,8 +1,9 @@
 """Spans of a request: one of the gateway, one of each attempt at an endpoint, and events between them.
 
 Without a receiver nothing is made. With one the gateway chooses which requests are recorded, and servers follow it: a
-share of all, and of those with a `traceparent` that wishes so as many a second as `--trace-parents` allows, because
-clients could make each request cost a trace. Names are those of the semantic conventions.
+share of all, up to `--trace-per-second`, and of those with a `traceparent` that wishes so as many a second as
+`--trace-parents` allows, because clients could make each request cost a trace. Names are those of the semantic
+conventions.
 """
 
 import asyncio
@@ -17,10 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from slipway_process.spans import Exporter, is_tracestate
 
+from ..quotas.gcra import Bucket, Rate
 from ..quotas.usage import Usage
+from . import lane_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from slipway_plane import _native
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 _SAMPLED = 0x01
@@ -178,11 +183,16 @@ class Traces:
         share: float,
         parents_per_s: float,
         *,
+        most_per_s: int,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`share`: of all requests. `parents_per_s`: requests a second that are recorded because their client does."""
-        self._exporter, self._share = exporter_, share
+        """`share`: of all requests, and `most_per_s` of them: a share of any load would cost that share of the CPU.
+
+        `parents_per_s`: requests a second that are recorded because their client does.
+        """
+        self._exporter, self._share, self.most_per_s = exporter_, share, most_per_s
+        self._bucket = Bucket(Rate(most_per_s * 60, most_per_s))
         self._parents_per_s, self._clock, self._chance = parents_per_s, clock, chance
         self._second, self._followed = 0, Counter[str]()  # by client, in that second; as many as are followed
 
@@ -191,28 +201,45 @@ class Traces:
         """Of all requests, which are recorded; None where no spans are made."""
         return None if self._exporter.tracer is None else self._share
 
-    def unrecorded(self, id_: str) -> RequestTrace:
-        """The trace of a request without a `traceparent`, which the fast lane has sent and did not choose."""
+    def begun_in_lane(self, id_: str, *, is_recorded: bool) -> RequestTrace:
+        """The trace of a request without a `traceparent`, which the fast lane has sent.
+
+        A recorded one is a child of the span that its endpoint got, so that both are in one trace.
+        """
         if self._exporter.tracer is None:
             return UNTRACED
+        if is_recorded:
+            parent = {TRACEPARENT: f"00-{id_}-{id_[:16]}-01"}
+            return RecordedTrace(self._exporter.tracer, _context(parent, keeps_state=False), keeps_state=True)
         return UnrecordedTrace(_unrecorded(id_, id_[:16]), keeps_state=True)
 
-    def begin(self, headers: Mapping[str, str], id_: str, *, client: str = "", chosen: bool = False) -> RequestTrace:
+    def ended_in_lane(self, entry: "_native.LogEntry") -> None:
+        """Makes the spans of a request that the fast lane ended, and has recorded."""
+        if self._exporter.tracer is not None:
+            lane_spans.record(self._exporter.tracer, entry)
+
+    def begin(self, headers: Mapping[str, str], id_: str, *, client: str = "") -> RequestTrace:
         """The trace of a request. `id_`: 32 hexadecimal digits by chance, of the gateway's own for this request.
 
-        `client`: who sent it; of those that wish to be recorded no more than half are one client's. `chosen`: it is
-        recorded, as the fast lane has chosen it by the same share.
+        `client`: who sent it; of those that wish to be recorded no more than half are one client's.
         """
         if self._exporter.tracer is None:
             return UNTRACED
         sent = headers.get(TRACEPARENT)
         parent = _VALID.fullmatch(sent) if sent else None
         keeps_state = parent is not None and is_tracestate(headers.get(TRACESTATE, ""))
-        if chosen or self._chance() < self._share or (parent and self._follows(parent, client)):
+        if self._is_of_share() or (parent and self._follows(parent, client)):
             context = _context(headers, keeps_state=keeps_state) if parent else None
             return RecordedTrace(self._exporter.tracer, context, keeps_state=keeps_state)
         ids = parent.group(1, 2) if parent else (id_, id_[:16])
         return UnrecordedTrace(_unrecorded(*ids), keeps_state=keeps_state or sent is None)
+
+    def _is_of_share(self) -> bool:
+        """Whether the request is one of the share, and there is room for one more."""
+        if self._chance() >= self._share or self._bucket.wait_s(1, now_s := self._clock()):
+            return False
+        self._bucket.take(1, now_s)
+        return True
 
     def _follows(self, parent: re.Match[str], client: str) -> bool:
         """Whether the client records the request, and there is room for one more of those in this second."""

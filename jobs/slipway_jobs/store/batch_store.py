@@ -124,6 +124,17 @@ class BatchStore:
         rows = connection.execute(query.order_by(batches.c.id.desc()).limit(limit + 1)).mappings().all()
         return self._counted(connection, rows)
 
+    def of_all(self, connection: Connection, tenant: str | None, limit: int, after: str = "") -> list[Row]:
+        """Batches and jobs of all kinds, the newest first; one more than `limit` where there are more.
+
+        `tenant`: whose; None: of all tenants. Only batches with results that are shown are counted: `limit` of them.
+        """
+        query = select(batches) if tenant is None else select(batches).where(batches.c.tenant == tenant)
+        if after:
+            query = query.where(batches.c.id < after)
+        rows = connection.execute(query.order_by(batches.c.id.desc()).limit(limit + 1)).mappings().all()
+        return self._counted(connection, rows)
+
     def cancel(self, connection: Connection, tenant: str, batch_id: str, kind: str = BATCH) -> tuple[Row | None, bool]:
         """Cancels a batch if its status allows it. Returns it, or None, and whether it is cancelled or will be."""
         own = (batches.c.id == batch_id, batches.c.tenant == tenant, batches.c.kind == kind)

@@ -1,13 +1,14 @@
 """Every metric of the operator is declared here."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from slipway_operator.model.cluster.plan import Event
 from slipway_operator.telemetry.revisions import EngineMetricsCollector, EngineRow, RevisionCosts
 from slipway_operator.telemetry.rollouts import Rollouts
 from slipway_operator.telemetry.tenant_budgets import TenantBudgets
@@ -62,6 +63,20 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self._declare_work()
+        self._holds_lease = Gauge(
+            "slipway_operator_holds_lease", "1 in the operator that may write.", registry=self.registry
+        )
+        self._metrics_api = Gauge(
+            "slipway_operator_metrics_api_provider",
+            "1 for who serves a group of the metrics API.",
+            ["group", "provider"],
+            registry=self.registry,
+        )
+        Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
+
+    def _declare_work(self) -> None:
+        """What reconciles cause: webhooks, Events, measurements."""
         self._hook_calls = Counter(
             "slipway_operator_hook_calls", "Calls of webhooks, each try.", ["type", "outcome"], registry=self.registry
         )
@@ -71,6 +86,9 @@ class Metrics:
             ["type"],
             buckets=_BUCKETS_S,
             registry=self.registry,
+        )
+        self._events = Counter(
+            "slipway_operator_events", "Events that reconciles caused.", ["type", "reason"], registry=self.registry
         )
         self._measurements = Counter(
             "slipway_operator_measurements", "Measurements.", ["provider", "outcome"], registry=self.registry
@@ -82,16 +100,6 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
-        self._holds_lease = Gauge(
-            "slipway_operator_holds_lease", "1 in the operator that may write.", registry=self.registry
-        )
-        self._metrics_api = Gauge(
-            "slipway_operator_metrics_api_provider",
-            "1 for who serves a group of the metrics API.",
-            ["group", "provider"],
-            registry=self.registry,
-        )
-        Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
 
     def task_restarted(self, task: str) -> None:
         """Count a task that ended and was started again."""
@@ -120,6 +128,11 @@ class Metrics:
         """Count a measurement by a provider of an analysis: `outcome` is ok or error."""
         self._measurements.labels(provider, outcome).inc()
         self._measurement_seconds.labels(provider).observe(seconds)
+
+    def happened(self, events: Iterable[Event]) -> None:
+        """Count Events, such as a veto (CanaryVetoed) or an end of a rollout."""
+        for event in events:
+            self._events.labels(event.type, event.reason).inc()
 
     def event_received(self, kind: str) -> None:
         """Store the current time as that of the last watch event of a kind."""

@@ -143,7 +143,7 @@ impl Lane {
     #[pyo3(signature = (
         *, paths, max_body_bytes, max_head_bytes, max_response_bytes, sticky_by, tenant_by, tenant_salt, shares_by_key,
         priority_limit, connect_timeout_s, stall_timeout_s, patience_s, server, seconds_bounds, ttft_bounds, logs,
-        log_below, recount_one_in, trace_below, in_flight, quotas, spending,
+        log_below, recount_one_in, trace_below, traces_per_s, in_flight, quotas, spending,
         max_bytes, percentage, now_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
@@ -167,6 +167,7 @@ impl Lane {
         log_below: u64,
         recount_one_in: u64,
         trace_below: Option<u64>,
+        traces_per_s: i64,
         in_flight: &Places,
         quotas: &Quotas,
         spending: &Spending,
@@ -194,6 +195,7 @@ impl Lane {
             log_below,
             recount_one_in,
             trace_below,
+            traces_per_s,
         };
         let percentage = percentage.min(100);
         let shared = InBoth { in_flight: in_flight.0.clone(), quotas: quotas.0.clone(), spending: spending.0.clone() };
@@ -459,7 +461,11 @@ pub struct RevisionCounts {
 #[pyclass(frozen, get_all)]
 #[derive(Clone)]
 pub struct LogEntry {
+    is_logged: bool,
+    is_traced: bool,
     id: String,
+    request_id: String,
+    waited_s: f64,
     owner: String,
     address: String,
     client_request_id: String,
@@ -483,7 +489,11 @@ pub struct LogEntry {
 impl From<access_log::LogEntry> for LogEntry {
     fn from(one: access_log::LogEntry) -> Self {
         LogEntry {
+            is_logged: one.is_logged,
+            is_traced: one.is_traced,
             id: one.id,
+            request_id: one.request_id,
+            waited_s: one.waited_s,
             owner: one.owner,
             address: one.address,
             client_request_id: one.client_request_id,
@@ -609,6 +619,11 @@ impl Begun {
     #[getter]
     fn ages_s(&self) -> (f64, f64) {
         self.with(|one| (one.began.elapsed().as_secs_f64(), one.sent.elapsed().as_secs_f64()))
+    }
+
+    #[getter]
+    fn is_traced(&self) -> bool {
+        self.with(|one| one.is_traced)
     }
 
     #[getter]

@@ -2,7 +2,6 @@
 
 use std::net::TcpListener as Socket;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -141,15 +140,14 @@ pub struct Handed {
     connection: Mutex<(Option<std::net::TcpStream>, Vec<u8>, Option<handover::Place>)>,
     begun: Mutex<Option<Box<handover::Begun>>>,
     returns: handover::Returns,
-    is_traced: AtomicBool,
 }
 
 impl From<handover::Handed> for Handed {
     fn from(handed: handover::Handed) -> Self {
-        let handover::Handed { stream, first_bytes, place, begun, returns, is_traced } = handed;
+        let handover::Handed { stream, first_bytes, place, begun, returns } = handed;
         let owner = place.owner().to_owned();
         let connection = Mutex::new((Some(stream), first_bytes, Some(place)));
-        Handed { owner, connection, begun: Mutex::new(begun), returns, is_traced: AtomicBool::new(is_traced) }
+        Handed { owner, connection, begun: Mutex::new(begun), returns }
     }
 }
 
@@ -186,10 +184,6 @@ impl Handed {
             lane.0.give_back(stream, place);
         }
         Ok(())
-    }
-
-    fn take_traced(&self) -> bool {
-        self.is_traced.swap(false, Ordering::SeqCst)
     }
 
     fn take_begun(&self) -> Option<Begun> {

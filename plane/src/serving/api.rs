@@ -82,6 +82,8 @@ impl Drop for HeldBytes {
 struct Running<'a> {
     id: &'a str,
     began: Instant,
+    /// To an endpoint.
+    sent: Instant,
     outgoing: &'a Outgoing,
     choice: &'a Choice,
     request_bytes: usize,
@@ -257,7 +259,8 @@ impl Connection {
         let deadline = sent + self.lane.settings.patience;
         let is_json = model_in(&outgoing.path).is_none();
         let attempted = attempt(&self.lane, &choice.endpoint, whole_message, deadline, client, is_json).await;
-        let running = Running { id, began, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
+        let running =
+            Running { id, began, sent, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
         let (reason, connection, received, unsent) = match attempted {
             Attempted::ClientLeft => {
                 held.end(None, true);
@@ -292,6 +295,7 @@ impl Connection {
             model: outgoing.route.id.clone(),
             revision: choice.revision.revision.clone(),
             url: choice.endpoint.url.clone(),
+            is_traced: outgoing.is_traced,
             was_idle: connection.as_ref().is_some_and(|one| one.was_idle),
             endpoint: connection.map(|one| one.stream),
             received,
@@ -472,7 +476,7 @@ impl Connection {
         generation.count(&attempt, self.lane.now_s());
     }
 
-    /// Counts a request that ended. `answer`: seconds to its first byte, its body, and what it costs.
+    /// Counts a request that ended, and lets Python have what its line and its spans need. `answer`: seconds to its first byte, its body, and what it costs.
     fn ended(
         &self,
         running: &Running<'_>,
@@ -493,7 +497,8 @@ impl Connection {
             }
         });
         let place = running.id.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
-        if !settings.logs || (outcome == "ok" && place >= settings.log_below) {
+        let is_logged = settings.logs && (outcome != "ok" || place < settings.log_below);
+        if !is_logged && !running.outgoing.is_traced {
             return;
         }
         let (outgoing, revision) = (running.outgoing, &running.choice.revision);
@@ -504,7 +509,11 @@ impl Connection {
             None => answer.and_then(|(_, body, _)| last_usage(body).ok().flatten()),
         };
         self.shared.handover().log(LogEntry {
+            is_logged,
+            is_traced: outgoing.is_traced,
             id: running.id.to_owned(),
+            request_id: outgoing.request_id.clone(),
+            waited_s: running.sent.duration_since(running.began).as_secs_f64(),
             owner: outgoing.owner(self.place.owner()),
             address: self.stream.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default(),
             client_request_id: outgoing.client_request_id.clone(),
@@ -568,17 +577,9 @@ impl Connection {
         let Some(room) = self.shared.handover().room().await else { return };
         let Ok(stream) = self.stream.into_std() else { return };
         let first_bytes = std::mem::take(&mut self.received);
-        self.shared.handover().hand(
-            Handed {
-                stream,
-                first_bytes,
-                place: self.place,
-                begun,
-                returns: refused.returns,
-                is_traced: refused.is_traced,
-            },
-            room,
-        );
+        self.shared
+            .handover()
+            .hand(Handed { stream, first_bytes, place: self.place, begun, returns: refused.returns }, room);
     }
 }
 

@@ -20,8 +20,6 @@ pub struct Refused {
     pub reason: &'static str,
     pub model: String,
     pub returns: Returns,
-    /// Its spans are recorded.
-    pub is_traced: bool,
 }
 
 const TRACEPARENT: &str = "traceparent";
@@ -30,16 +28,16 @@ impl Refused {
     /// Of the message itself, or of all requests for now.
     pub fn new(reason: &'static str) -> Self {
         let returns = if reason == "table" { Returns::WithTable } else { Returns::Never };
-        Refused { reason, model: String::new(), returns, is_traced: false }
+        Refused { reason, model: String::new(), returns }
     }
 
     /// Of the body, or of the state of the gateway: the next request may be another one.
     pub fn once(reason: &'static str) -> Self {
-        Refused { reason, model: String::new(), returns: Returns::AtOnce, is_traced: false }
+        Refused { reason, model: String::new(), returns: Returns::AtOnce }
     }
 
     pub fn of(route: &Route, reason: &'static str) -> Self {
-        Refused { reason, model: route.id.clone(), returns: Returns::AtOnce, is_traced: false }
+        Refused { reason, model: route.id.clone(), returns: Returns::AtOnce }
     }
 
     /// Of its credentials. A proxy may send the next request of the connection for another tenant.
@@ -74,6 +72,8 @@ pub struct Outgoing {
     pub body: Arc<Vec<u8>>,
     /// None: no tenant pays for it.
     pub metered: Option<Metered>,
+    /// Its spans are recorded.
+    pub is_traced: bool,
 }
 
 impl Outgoing {
@@ -166,7 +166,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let body = Arc::new(rewritten.map_err(|why| Refused::of(&route, why.0))?);
     let client_request_id = headers::first_value(listed, "x-request-id").unwrap_or_default();
     let names = Names::of(lane, identity.as_ref(), listed, &fields, owner);
-    let headers = headers_of(lane, listed, &route, &names, [id, request_id])?;
+    let (headers, is_traced) = headers_of(lane, listed, &route, &names, [id, request_id])?;
     let metered = identity.map(|one| Metered::new(one, &route, head.path, &fields, body.clone(), in_path.is_some()));
     Ok(Outgoing {
         path: head.path.to_owned(),
@@ -177,6 +177,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
         headers,
         body,
         metered,
+        is_traced,
         route,
     })
 }
@@ -242,14 +243,15 @@ impl Names {
     }
 }
 
-/// Header lines for a server, without those of the connection. `id`: made by this gateway.
+/// Header lines for a server, without those of the connection, and whether its spans are recorded. `id`: made by this
+/// gateway.
 fn headers_of(
     lane: &Lane,
     listed: Headers<'_>,
     route: &Route,
     names: &Names,
     [id, request_id]: [&str; 2],
-) -> Result<Vec<u8>, Refused> {
+) -> Result<(Vec<u8>, bool), Refused> {
     let forwarded: Vec<&str> = names.forwarded(&route.forwarded);
     let proof = prove(lane, names, &route.name);
     let weight_signature = proof.as_ref().map_or("", |proof| &proof.weight_signature);
@@ -263,20 +265,20 @@ fn headers_of(
     };
     let mut sent = Vec::with_capacity(1024);
     to_upstream(&mut sent, listed, &about).map_err(|why| Refused::of(route, why.0))?;
+    let mut is_traced = false;
     if let Some(below) = lane.settings.trace_below {
         if headers::first_value(listed, TRACEPARENT).is_some() {
             return Err(Refused::of(route, "trace"));
         }
         let chance = id.get(16..24).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
-        if chance < below {
-            return Err(Refused { is_traced: true, ..Refused::of(route, "trace") });
-        }
-        line(&mut sent, TRACEPARENT, format!("00-{id}-{}-00", id.get(..16).unwrap_or_default()).as_bytes());
+        is_traced = chance < below && lane.may_trace();
+        let (span, flags) = (id.get(..16).unwrap_or_default(), if is_traced { "01" } else { "00" });
+        line(&mut sent, TRACEPARENT, format!("00-{id}-{span}-{flags}").as_bytes());
     }
     if let Some(proof) = proof {
         line(&mut sent, "X-Slipway-Tenant-Proof", proof.proof.as_bytes());
     }
-    Ok(sent)
+    Ok((sent, is_traced))
 }
 
 impl Names {
@@ -299,9 +301,7 @@ fn prove(lane: &Lane, names: &Names, deployment: &str) -> Option<TenantProof> {
 fn route_of(lane: &Lane, model: &str) -> Result<Arc<Route>, Refused> {
     match lane.table().names.get(model) {
         None => Err(Refused::once("unknown_model")),
-        Some(Named::Other(id, reason)) => {
-            Err(Refused { reason, model: id.clone(), returns: Returns::WithTable, is_traced: false })
-        }
+        Some(Named::Other(id, reason)) => Err(Refused { reason, model: id.clone(), returns: Returns::WithTable }),
         Some(Named::Plain(route)) => match route.why_python() {
             Some(reason) => Err(Refused::of(route, reason)),
             None => Ok(route.clone()),

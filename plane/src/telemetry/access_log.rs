@@ -1,11 +1,19 @@
-//! What Python needs of a request of the fast lane for its line in the access log.
+//! What Python needs of a request of the fast lane for its line in the access log, and for its spans.
 
 use crate::quotas::usage::Usage;
 
-/// One request that ended. Python writes the line, as it does for its own requests.
+/// One request that ended. Python writes the line and makes the spans, as it does for its own requests.
 #[derive(Clone, Debug, Default)]
 pub struct LogEntry {
+    /// It has a line.
+    pub is_logged: bool,
+    /// It has spans.
+    pub is_traced: bool,
     pub id: String,
+    /// The client's own, where it sent a sane one.
+    pub request_id: String,
+    /// Until it was sent to an endpoint.
+    pub waited_s: f64,
     pub owner: String,
     pub address: String,
     pub client_request_id: String,

@@ -94,9 +94,9 @@ class EngineCore:
         self._budget = budget or TokenBudget(least=1, most=limit, times=StepTimes(0.0, 0.0))
         self._clock = clock
         self._vocab_size = vocab_size
-        self._reported = (0, 0, 0)
+        self._reported = (0, 0, 0, 0, 0)
         self._refused: list[RequestOutput] = []
-        self._errors = 0
+        self._errors = self._out_of_memory = 0
         self._launches = launches
         self._in_flight: _InFlight | None = None
 
@@ -230,6 +230,7 @@ class EngineCore:
             log.warning("a step failed and is tried in parts", extra={"requests": len(batch), "error": repr(error)})
             _free_tensors(error)
             if is_out_of_memory(error):
+                self._out_of_memory += 1
                 self._budget.shrink(sum(scheduled.tokens for scheduled in batch) // 2)
                 if len(batch) == 1 and batch[0].tokens > 1 and self.scheduler.limits.chunked:
                     return self._run([batch[0].first_half])
@@ -252,12 +253,17 @@ class EngineCore:
 
     def _report(self, started: dict[str, int], events: list[RequestOutput], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
-        counts = (scheduler.preemptions, scheduler.prefix_queries, scheduler.prefix_hits)
-        preempted, queried, hits = (now - before for now, before in zip(counts, self._reported, strict=True))
+        prefix = (scheduler.prefix_queries, scheduler.prefix_hits, scheduler.block_manager.evictions)
+        counts = (scheduler.preemptions, *prefix, self._out_of_memory)
+        preempted, queried, hits, evicted, short = (
+            now - before for now, before in zip(counts, self._reported, strict=True)
+        )
         self._reported = counts
         errors, self._errors = self._errors, 0
         running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
-        return Step(started, events, running, waiting, usage, tokens, seconds, preempted, queried, hits, errors)
+        return Step(
+            started, events, running, waiting, usage, tokens, seconds, preempted, queried, hits, errors, evicted, short
+        )
 
 
 def is_out_of_memory(error: Exception) -> bool:

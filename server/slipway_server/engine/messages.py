@@ -108,6 +108,8 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     prefix_queries: int = 0  # tokens
     prefix_hits: int = 0
     errors: int = 0  # requests that ended because computing them failed
+    evictions: int = 0  # blocks of the prefix cache that others got
+    out_of_memory: int = 0  # steps, or parts of one, that had too little memory
 
 
 ToEngine = Start | Commands | Profile

@@ -20,6 +20,7 @@ from slipway_operator.api.v1alpha1.status import (
     Status,
     StepVerdict,
 )
+from slipway_operator.model.cluster.plan import Event
 from slipway_operator.queue import WorkQueue
 from slipway_operator.telemetry.metrics import Metrics
 
@@ -144,6 +145,7 @@ def test_counters_have_the_documented_names():
     metrics.event_received("pods")
     metrics.called("rollback", "refused", 0.1)
     metrics.called("event", "dropped", 0.0)
+    metrics.happened([Event("Warning", "CanaryVetoed", "x"), Event("Warning", "CanaryVetoed", "y")])
     shown = text(metrics)
     for name in (
         'slipway_operator_reconcile_total{result="ok"} 1.0',
@@ -151,6 +153,7 @@ def test_counters_have_the_documented_names():
         'slipway_operator_apply_total{kind="Service",result="refused"} 1.0',
         'slipway_operator_hook_calls_total{outcome="refused",type="rollback"} 1.0',
         'slipway_operator_hook_calls_total{outcome="dropped",type="event"} 1.0',
+        'slipway_operator_events_total{reason="CanaryVetoed",type="Warning"} 2.0',
         'slipway_operator_hook_seconds_count{type="rollback"} 1.0',
         'slipway_operator_watch_last_event_timestamp_seconds{kind="pods"}',
     ):

@@ -62,13 +62,13 @@ def test_the_least_recently_used_blocks_are_evicted_and_of_a_prefix_the_last_one
     # One token more than the cached ones, so that all of them can match.
     assert manager.num_free_blocks == 3 and manager.match_prefix(make_sequence(range(13))) == blocks
     other = run(manager, range(100, 104))
-    assert other.block_table == [blocks[2]]
+    assert other.block_table == [blocks[2]] and manager.evictions == 1
     assert manager.match_prefix(make_sequence(range(13))) == blocks[:2]
     again = make_sequence(range(8))
     manager.allocate(again, manager.match_prefix(again))
     assert again.block_table == blocks[:1] and again.num_computed_tokens == BLOCK
     manager.append(again, 8)
-    assert again.block_table == blocks[:2] and manager.num_free_blocks == 0
+    assert again.block_table == blocks[:2] and manager.num_free_blocks == 0 and manager.evictions == 2
     assert manager.can_append(again, 8) and not manager.can_append(again, 9)
     with pytest.raises(IndexError):
         manager.append(again, 9)

@@ -195,8 +195,10 @@ def test_without_memory_for_a_step_the_answers_stay_the_same(monkeypatch: pytest
     monkeypatch.setattr(runner, "run", starved)
     engine.submit(greedy(5, "tiny-v1"))
     engine.submit(greedy(40, "tiny-v1"))
-    events = [event for _ in range(30) for event in engine.step().events]
+    steps = [engine.step() for _ in range(30)]
+    events = [event for step in steps for event in step.events]
     assert not [event for event in events if event.error]
+    assert sum(step.out_of_memory for step in steps) >= 2 and not sum(step.errors for step in steps)
     for number in (5, 40):
         tokens = tuple(e.token for e in events if e.id == f"r{number}" and e.token is not None)
         assert tokens == expected("tiny-v1")[number]

@@ -72,3 +72,5 @@ def test_probes_and_metrics(server: ServerProcess) -> None:
         *("e2e_request_latency_seconds_bucket", "request_queue_time_seconds_bucket", "num_preemptions_total"),
     ):
         assert f'vllm:{name}{{engine="0"' in text
+    for name in ("prefix_evictions_total", "out_of_memory_total"):
+        assert f"slipway_server_{name} 0.0" in text

@@ -21,6 +21,7 @@ class BlockManager:
         self._ref_counts = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._block_of_hash: dict[bytes, int] = {}
+        self.evictions = 0  # cached blocks that others got
         self._evictable: OrderedDict[int, None] = OrderedDict()  # cached, without references; least recently used first
         self._invalid: set[int] = set()  # referenced; their content may be non-finite
         self._to_clear: list[int] = []  # were invalid, are free now
@@ -112,6 +113,7 @@ class BlockManager:
         elif self._evictable:
             block, _ = self._evictable.popitem(last=False)
             self._uncache(block)
+            self.evictions += 1
         else:
             raise IndexError("no KV cache block is free")
         self._ref_counts[block] = 1
