@@ -45,14 +45,15 @@ class _Simulation:
         self._pods = {name: Pod(speed, KvCache(speed.cache_tokens)) for name in self._names}
         self._policy = POLICIES[policy](self._names)
         self._oracle = KvCache(10**12)
-        self._order, self._events = count(), list[tuple[float, int, object]]()
+        self._order, self._events = count(), list[tuple[float, int, str | tuple[Session, int]]]()
         self._stepping: set[str] = set()
         self._working: dict[int, tuple[Session, int, str, object]] = {}
         self.outcome = Outcome()
         for number, session in enumerate(sessions):
             self._at(begins_s * number / len(sessions), (session, 0))
 
-    def _at(self, when_s: float, what: object) -> None:
+    def _at(self, when_s: float, what: str | tuple[Session, int]) -> None:
+        """`what`: the pod whose step ends, or the session whose turn begins."""
         heapq.heappush(self._events, (when_s, next(self._order), what))
 
     def run(self) -> Outcome:
@@ -61,8 +62,7 @@ class _Simulation:
             if isinstance(what, str):
                 self._step(what, now_s)
             else:
-                session, turn = what  # type: ignore[misc]
-                self._send(session, turn, now_s)
+                self._send(*what, now_s)
             self.outcome.took_s = now_s
         return self.outcome
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from bench.engine.environments import uv
 from devcluster.places import places
-from devcluster.tools import run
+from devcluster.processes import run
 from testkit.world.program import Launch, running
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")

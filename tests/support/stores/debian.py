@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from devcluster.places import places
-from devcluster.tools import run
+from devcluster.processes import run
 
 
 def program(package: str) -> Path:
