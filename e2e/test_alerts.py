@@ -27,6 +27,7 @@ from testkit.cluster.release import CHART
 from testkit.load.closed import Load
 from testkit.until import until
 from testkit.world.program import Launch, running
+from tests.chart.test_prometheus import PANELS, QUIET, is_of_work
 from tests.support.stores.debian import program
 
 pytestmark = [
@@ -39,6 +40,13 @@ FIRES_S = 120
 # Nothing alerts for so long with a load: alerts hold for FOR_S, and rules are evaluated each second.
 SILENT_S = 45
 PODS = ("gateway/0", "gateway/1", "operator/0")
+# Panels about requests, engines and batches are proved in tests/chart/test_real_pages.py. Of these no cluster without a
+# GPU, feedback, copies or a broken answer has something to show.
+BOARDS, PANELS_S = ("fleet", "model", "engines"), 120
+ELSEWHERE = {
+    "GPU utilization by deployment and revision", "GPU utilization by pod", "Feedback",
+    "First attempts that went wrong", "Copies for the revision under test", "Conditions with a problem",
+}  # fmt: skip
 
 
 class Alerts:
@@ -93,6 +101,8 @@ def pages_of(slipway: Installation) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def alerts(slipway: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alerts]:
     folder, port = tmp_path_factory.mktemp("prometheus"), reserve_port()
+    # The operator's series of engines that are not autoscaled, which dashboards show.
+    slipway.upgrade(metrics={"engineSeries": {"maxPods": 20}})
     with pages_of(slipway) as pages:
         _configure(folder, pages)
         command = [
@@ -107,6 +117,7 @@ def alerts(slipway: Installation, tmp_path_factory: pytest.TempPathFactory) -> I
             until(lambda: found.query("slipway_gateway_build_info"), "the gateways are read")
             until(lambda: found.query("slipway_operator_holds_lease == 1"), "the operator is read")
             yield found
+    slipway.upgrade()
 
 
 def _configure(folder: Path, port: int) -> None:
@@ -141,8 +152,11 @@ def test_what_alerts_and_what_does_not(
     chat = deploy("v1", slo={"availability": "99.9", "window": "1d"})
     chat.until_stable("v1")
     steady = load(chat, pause_s=0.1)
-    # A rollout that goes well.
-    chat.release("v2", strategy={"canary": {"steps": [{"setWeight": 50}], "scaleDownDelaySeconds": 1}})
+    # A rollout that goes well: every panel about it has something to show.
+    chat.release("v2", strategy={"canary": {"steps": [{"setWeight": 50}, {"pause": {}}], "scaleDownDelaySeconds": 1}})
+    chat.until_state("Paused")
+    until(lambda: _empty_panels(alerts, chat), "no panel is empty", PANELS_S, holds=lambda empty: not empty, shown=str)
+    chat.promote()
     chat.until_stable("v2")
     _assert_silent(alerts)
 
@@ -171,6 +185,24 @@ def test_dead_gateways_alert(slipway: Installation, alerts: Alerts) -> None:
         slipway.kube.kubectl(*scaled, "--replicas=2")
         slipway.until_well()
     until(lambda: "SlipwayGatewayMissing" not in alerts.firing(), "they are back", FIRES_S)
+
+
+def _empty_panels(alerts: Alerts, chat: Deployment) -> list[str]:
+    """Titles of the panels about rollouts, pods and engines that show nothing now."""
+    values = {"$namespace": chat.namespace, "$name": chat.name, "$model": chat.model, "$__rate_interval": "30s"}
+
+    def query(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace(name, value)
+        return text
+
+    panels = [panel for board, panel in PANELS if board in BOARDS and panel["title"] not in ELSEWHERE | QUIET]
+    assert len(panels) > 12
+    return [
+        panel["title"]
+        for panel in panels
+        if not is_of_work(panel) and not all(alerts.query(query(target["expr"])) for target in panel["targets"])
+    ]
 
 
 def _assert_silent(alerts: Alerts) -> None:
