@@ -244,6 +244,7 @@ async def test_routes_report_is_the_contract() -> None:
             "implausible_usage": None,
             "objectives": None,
             "recounts_differ": [],
+            "accuracy": None,
         }
         assert report.pop("table") == {"restored": False, "age_s": 0.0}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}

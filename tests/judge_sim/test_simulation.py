@@ -84,7 +84,9 @@ def test_every_null_keeps_both_sides_alike_but_those_that_are_not_gated() -> Non
     for null in cells.NULLS:
         made = cells.null_plan(np.random.default_rng(4), null, 0, 24, cells.SCHEDULES[0])
         after = made.bad[:, :, :, cells.WARMUP_S // READ_S :]
-        assert np.allclose(after[CANARY], after[STABLE]) == (null.gated or null.slow_each)
+        # Of a cold cache some prompts are guessed wrong, and of a cache that is warm a few more.
+        alike = np.allclose(after[CANARY], after[STABLE], atol=cells.GUESSED_WRONG)
+        assert alike == (null.gated or null.slow_each)
         assert made.bad.min() >= 0 and made.bad.max() < 1
 
 

@@ -366,7 +366,7 @@ def test_a_waiting_prompt_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     """Safety 13: the head of the queue was hashed again in each step."""
     hashed: list[bytes] = []
     compute = BlockHasher._hash
-    monkeypatch.setattr(BlockHasher, "_hash", lambda self, data: hashed.append(data) or compute(self, data))
+    monkeypatch.setattr(BlockHasher, "_hash", lambda self, *data: hashed.append(b"".join(data)) or compute(self, *data))
     scheduler = Scheduler(limits(slots=2, step_tokens=64, kv_tokens=80), hash_key=bytes(32))
     scheduler.submit(request("runs", prompt=36, tokens=30, first=100))
     step(scheduler)
