@@ -7,6 +7,7 @@ PREFIX = "x-slipway-"  # of all of them, in lower case
 
 # Gateway → client.
 REVISION = "X-Slipway-Revision"
+ROUTE = "X-Slipway-Route"  # rules of ModelRoutes that chose the deployment; only the gateway sets it
 FEEDBACK = "X-Slipway-Feedback"  # token of a response; only the gateway sets it
 
 # Gateway → server: whose request it is, and how urgent. The gateway drops a client's own.

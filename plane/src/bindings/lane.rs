@@ -30,7 +30,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 14] = [
+const REASONS: [&str; 16] = [
     "",
     "tenants",
     "recount",
@@ -45,6 +45,8 @@ const REASONS: [&str; 14] = [
     "endpoints",
     "predictions",
     "objectives",
+    "prefix_affinity",
+    "model_route",
 ];
 
 fn reason(given: &str) -> PyResult<&'static str> {
