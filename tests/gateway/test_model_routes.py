@@ -214,7 +214,9 @@ async def test_no_rule_and_no_target_are_refused_by_the_name_that_was_sent() -> 
         async with await gate.post({"model": "lost"}) as answer:
             text = await answer.text()
             assert (answer.status, json.loads(text)["error"]["code"]) == (503, "no_route_target")
-            assert "secret" not in text and answer.headers["Retry-After"]
+            assert (
+                "secret" not in text and answer.headers["Retry-After"] and answer.headers["X-Slipway-Route"] == "rest"
+            )
         assert gate.outcomes() == {"client_error": 1, "no_endpoint": 1}
 
 
@@ -232,7 +234,7 @@ async def test_a_tenant_needs_both_the_public_name_and_the_target() -> None:
         for name in ("public", "target"):
             async with await gate.post({"model": "chat"}, headers=known.bearer(keys[name])) as answer:
                 assert (answer.status, (await answer.json())["error"]["code"]) == (404, "model_not_found"), name
-                assert "small" not in await answer.text()
+                assert "small" not in await answer.text() and "X-Slipway-Route" not in answer.headers
             async with gate.client.get(f"{gate.url}/v1/models", headers=known.bearer(keys[name])) as answer:
                 assert "chat" not in [one["id"] for one in (await answer.json())["data"]]
         # A ModelDeployment that yields its name to a ModelRoute of its namespace is allowed by that name.

@@ -48,7 +48,7 @@ from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head, is_chosen_for_trace
-from .model_routes import Destination, RequestFacts, described_public, destination_of, requestable
+from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, requestable
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -466,8 +466,7 @@ class PublicApi:
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
         facts = RequestFacts(request, fields, body, identity.name if identity else "")
-        way = self._destination(model, record, facts, key)
-        route = way.route
+        route, way = self._destination(model, record, facts, key)
         body, fields = _with_sampling(request.path, body, fields, path, way)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
@@ -531,19 +530,21 @@ class PublicApi:
             outgoing.headers[RESUME_BYTES] = str(len(tokens))
         return replace(outgoing, revision=place.revision, holder=place.holder, tokens=tokens)
 
-    def _destination(self, model: str, record: RequestRecord, facts: RequestFacts, key: str) -> Destination:
+    def _destination(self, model: str, record: RequestRecord, facts: RequestFacts, key: str) -> tuple[Route, Way]:
         """The route of a model or, by the rules of its ModelRoute, of a public name. Raises RequestError."""
         published = self._balancer.published
         if published.current is None or published.find_public(model) is None:
-            return Destination(self._find(model, record))
+            return self._find(model, record), DIRECT
         tenant = record.identity.tenant if record.identity else None
         place = resume.place(facts.headers.get(resume.LAST_EVENT_ID, ""))
         holding = place.revision if place else ""
-        way = destination_of(published.current, model, facts, key, tenant, holding=holding)
+        route, way = follow_rules(published.current, model, facts, key, tenant, holding=holding)
         record.rules = way.rules
         for model_route, rule in way.passed:
             self._metrics.sent_by_rule(model_route, rule)
-        return way
+        if route is None:
+            raise way.refusal(model)
+        return route, way
 
     def _find(self, model: str, record: RequestRecord) -> Route:
         """The route of a model. One that the tenant may not use does not exist for it."""
@@ -594,7 +595,7 @@ class PublicApi:
 
 
 def _with_sampling(
-    url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, way: Destination
+    url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, way: Way
 ) -> tuple[bytes, RequestFields]:
     """Body and fields of a request with what its ModelRoutes impose, where it is one for text."""
     if not way.sampling or (path and path.opaque) or not is_text_path(url_path):

@@ -10,7 +10,7 @@ from aiohttp import web
 from slipway_contracts.model_routes.spec import PUBLIC, RouteSampling
 
 from ..identity.tenants import KnownTenant
-from ..routing.public_names import NO_RULE, PublicRoute, choose_target, reachable
+from ..routing.public_names import NO_RULE, NO_TARGET, PublicRoute, choose_target, reachable
 from ..routing.table import Route, RouteTable
 from ..wire import errors, prompts
 from ..wire.request_fields import RequestFields
@@ -46,46 +46,51 @@ class RequestFacts:
         return datetime.now(UTC)
 
 
-class Destination(NamedTuple):
-    """The route of a request, and what the ModelRoutes on its way there impose.
+class Way(NamedTuple):
+    """How a request came to its deployment, and what the ModelRoutes on the way impose.
 
     `passed`: these ModelRoutes and their rules. `responds_as`: the model name that responses get; empty: their own.
+    `problem`: why there is no deployment; empty: there is one.
     """
 
-    route: Route
     passed: tuple[tuple[str, str], ...] = ()
     sampling: tuple[RouteSampling, ...] = ()
     responds_as: str = ""
+    problem: str = ""
 
     @property
     def rules(self) -> str:
         """The rules as the response header names them."""
         return ", ".join(rule for _, rule in self.passed)
 
+    def refusal(self, name: str) -> errors.RequestError:
+        """What a client gets that requested a public name, where there is no deployment."""
+        return errors.no_rule(name) if self.problem == NO_RULE else errors.no_target(name)
 
-def destination_of(
+
+DIRECT = Way()  # of a request that names its deployment
+
+
+def follow_rules(
     table: RouteTable, name: str, facts: RequestFacts, key: str, tenant: KnownTenant | None, *, holding: str = ""
-) -> Destination:
+) -> tuple[Route | None, Way]:
     """Follows the rules of a public name. `holding`: the revision that has a stream to which the client comes back.
 
     Raises:
-        RequestError: the tenant may not use the name or its target, no rule fits, or the target is not there.
+        RequestError: the tenant may not use the name or the deployment to which its rules lead.
     """
     public = table.public.get(name)
     if public is None or not _may_request(tenant, name):
         raise errors.model_not_found(name)
     chosen = choose_target(table.model_routes, public, facts, key)
-    if chosen.problem:
-        raise errors.no_rule(name) if chosen.problem == NO_RULE else errors.no_target(name)
     route = table.routes.get(chosen.target)
     if holding and (route is None or holding not in table.revisions(route)):
         route = _holder_of(table, public, holding, tenant) or route
-    if route is None:
-        raise errors.no_target(name)
-    if not may_use(tenant, table, route):
+    if route is not None and not may_use(tenant, table, route):
         raise errors.model_not_found(name)
     responds_as = name if public.spec.response_model == PUBLIC else ""
-    return Destination(route, chosen.passed, chosen.sampling, responds_as)
+    problem = (chosen.problem or NO_TARGET) if route is None else ""
+    return route, Way(chosen.passed, chosen.sampling, responds_as, problem)
 
 
 def requestable(table: RouteTable, tenant: KnownTenant | None) -> dict[str, PublicRoute]:

@@ -171,7 +171,7 @@ class GatewayMetrics:
             "handovers_total", "Connections that the compiled data plane gave to Python, by why", ("model", "reason")
         )
         self._by_rule = self._counter(
-            "model_route_requests_total", "Requests that rules of ModelRoutes sent on", ("model_route", "rule")
+            "model_route_requests_total", "Requests that fit a rule of a ModelRoute", ("model_route", "rule")
         )
         self._rules: dict[tuple[str, str], None] = {}
         self._recounts = self._counter("recounts_total", "Requests of the data plane counted again", ("result",))
