@@ -14,7 +14,14 @@ from slipway_contracts.model_routes.spec import ModelRouteSpec
 from slipway_contracts.route_table import Backend
 from slipway_gateway.fast_lane.table import compile_table
 from slipway_gateway.routing.last_table import decode, encode, public_routes
-from slipway_gateway.routing.public_names import NO_TARGET, PublicRoute, choose_target, owner_of, reachable
+from slipway_gateway.routing.public_names import (
+    MOST_LOOKED_AT,
+    NO_TARGET,
+    PublicRoute,
+    choose_target,
+    owner_of,
+    reachable,
+)
 from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, build
 
 from . import tenants as known
@@ -107,7 +114,7 @@ def test_rules_are_followed_from_the_top_and_through_other_routes() -> None:
     found = choose_target(routes, chat, Facts(prompt_bytes=10), "k")
     assert found[:2] == (LARGE, (("prod/chat", "rest"), ("prod/inner", "long")))
     assert choose_target(routes, chat, Facts(), "k").target == SMALL
-    assert reachable(routes, chat) == {SMALL, LARGE}
+    assert reachable(routes, chat) == [LARGE, SMALL]
 
 
 def test_a_circle_and_a_chain_that_is_too_long_lead_nowhere() -> None:
@@ -121,13 +128,25 @@ def test_a_circle_and_a_chain_that_is_too_long_lead_nowhere() -> None:
     assert choose_target(chain, chain["p/b"], Facts(), "k").target == "p/small"
     circle = {"p/a": PublicRoute("p/a", spec(rest("a", kind="ModelRoute")))}
     assert choose_target(circle, circle["p/a"], Facts(), "k").problem == NO_TARGET
-    assert reachable(circle, circle["p/a"]) == set()
+    assert reachable(circle, circle["p/a"]) == []
+
+
+def test_lists_look_at_a_bounded_number_of_targets() -> None:
+    """Routes that lead to one another in all ways: what a hostile namespace may write."""
+    names = [f"r{n}" for n in range(64)]
+    rules = [
+        {"name": f"x{n}", "matches": [{}], "backendRefs": to(*names[n % 60 : n % 60 + 4], kind="ModelRoute")}
+        for n in range(60)
+    ]
+    routes = {f"p/{name}": PublicRoute(f"p/{name}", spec(*rules, rest(f"d-{name}"))) for name in names}
+    found = reachable(routes, routes["p/r0"])
+    assert found[0] == "p/d-r0" and 1 < len(found) < MOST_LOOKED_AT // 60 + 2
 
 
 def test_another_namespace_has_to_allow_it() -> None:
     refs = spec(rest("small", namespace="other"))
     closed, granted = PublicRoute("prod/chat", refs), frozenset({"ModelDeployment/other/small"})
-    assert choose_target({}, closed, Facts(), "k").problem == NO_TARGET and reachable({}, closed) == set()
+    assert choose_target({}, closed, Facts(), "k").problem == NO_TARGET and reachable({}, closed) == []
     allowed = PublicRoute("prod/chat", refs, granted=granted)
     assert choose_target({}, allowed, Facts(), "k").target == "other/small"
 
@@ -194,6 +213,7 @@ async def test_a_public_name_leads_by_rules_and_each_one_is_named_and_counted() 
         )
         assert await served_by(gate, ask | {"messages": [{"content": "x" * 400}]}) == ("large", "long")
         text = gate.metrics.render().decode()
+        assert gate.edge.lane is None or 'handovers_total{model="chat",reason="model_route"}' in text
         assert 'model_route_requests_total{model_route="prod/chat",rule="rest"} 3.0' in text
         # Requests count at the deployment that served them.
         assert 'requests_total{code="200",model="small",outcome="ok",revision="r-prod-small"} 3.0' in text

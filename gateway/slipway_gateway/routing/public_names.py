@@ -1,13 +1,14 @@
 """Public names: the ModelRoutes of a table, and the deployment to which the rules of one lead a request (pure)."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
-from slipway_contracts.model_routes.references import namespace_of, reference_of, target_of
+from slipway_contracts.model_routes.references import namespace_of, reference_of, refs_of, target_of
 from slipway_contracts.model_routes.rules import RoutedRequest, select
 from slipway_contracts.model_routes.spec import (
     DEPLOYMENT,
@@ -25,6 +26,7 @@ from .split import choose
 
 # Why the rules lead a request nowhere.
 NO_RULE, NO_TARGET = "no rule", "no target"
+MOST_LOOKED_AT = 512  # targets of a public name
 
 
 class _Status(msgspec.Struct):
@@ -41,6 +43,11 @@ class PublicRoute:
     spec: ModelRouteSpec
     created: str = ""  # RFC 3339
     granted: frozenset[str] = frozenset()
+    # Kind and name of each target that may get requests.
+    targets: tuple[tuple[str, str], ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", tuple(dict.fromkeys(_targets(self))))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,28 +131,29 @@ def choose_target(routes: Mapping[str, PublicRoute], first: PublicRoute, request
     return Chosen("", tuple(passed), problem=NO_TARGET)
 
 
-def reachable(routes: Mapping[str, PublicRoute], first: PublicRoute) -> set[str]:
-    """`namespace/name` of all ModelDeployments to which rules may lead."""
-    found: set[str] = set()
-    level = {first.name: first}
+def reachable(routes: Mapping[str, PublicRoute], first: PublicRoute) -> list[str]:
+    """`namespace/name` of the ModelDeployments to which rules may lead, those of the first ModelRoute first.
+
+    It looks at MOST_LOOKED_AT targets: lists of models need no more, and anyone may write ModelRoutes.
+    """
+    found: dict[str, None] = {}
+    level, left = [first], MOST_LOOKED_AT
     for _ in range(MOST_DEPTH):
         following: dict[str, PublicRoute] = {}
-        for route in level.values():
-            for kind, target in _targets(route):
-                if kind == DEPLOYMENT:
-                    found.add(target)
-                elif target in routes:
-                    following[target] = routes[target]
-        level = following
-    return found
+        for kind, target in islice(chain.from_iterable(route.targets for route in level), left):
+            left -= 1
+            if kind == DEPLOYMENT:
+                found[target] = None
+            elif target in routes:
+                following[target] = routes[target]
+        level = list(following.values())
+    return list(found)
 
 
-def _targets(route: PublicRoute) -> Iterable[tuple[str, str]]:
+def _targets(route: PublicRoute) -> Iterator[tuple[str, str]]:
     namespace = namespace_of(route.name)
-    for rule in route.spec.rules:
-        for ref in rule.backend_refs:
-            if ref.weight and route.may_lead_to(ref):
-                yield ref.kind, target_of(ref, namespace)
+    refs = (ref for ref in refs_of(route.spec) if ref.weight and route.may_lead_to(ref))
+    return ((ref.kind, target_of(ref, namespace)) for ref in refs)
 
 
 def _ref_of(route: PublicRoute, rule: RouteRule, key: str) -> RouteRef | None:

@@ -48,7 +48,7 @@ from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head, is_chosen_for_trace
-from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, requestable
+from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, may_request, requestable
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -581,8 +581,8 @@ class PublicApi:
             raise errors.no_table()
         name = request.match_info["id"]
         tenant = record.identity.tenant if record.identity else None
-        if (public := requestable(table, tenant).get(name)) is not None:
-            model = described_public(table, public, name, tenant)
+        if may_request(table, name, tenant):
+            model = described_public(table, table.public[name], name, tenant)
         else:
             route = self._find(name, record)
             record.model = table.id_of(route)

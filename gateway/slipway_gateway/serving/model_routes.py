@@ -95,16 +95,18 @@ def follow_rules(
 
 def requestable(table: RouteTable, tenant: KnownTenant | None) -> dict[str, PublicRoute]:
     """Public names that lead the tenant to a deployment, with their ModelRoutes."""
-    return {
-        name: public
-        for name, public in table.public.items()
-        if _may_request(tenant, name) and targets_of(table, public, tenant)
-    }
+    return {name: public for name, public in table.public.items() if may_request(table, name, tenant)}
+
+
+def may_request(table: RouteTable, name: str, tenant: KnownTenant | None) -> bool:
+    """Whether a name is a public one that leads the tenant to a deployment."""
+    public = table.public.get(name)
+    return public is not None and _may_request(tenant, name) and bool(targets_of(table, public, tenant))
 
 
 def targets_of(table: RouteTable, public: PublicRoute, tenant: KnownTenant | None) -> list[Route]:
     """The deployments to which rules may lead a tenant."""
-    routes = (table.routes.get(name) for name in sorted(reachable(table.model_routes, public)))
+    routes = (table.routes.get(name) for name in reachable(table.model_routes, public))
     return [route for route in routes if route is not None and may_use(tenant, table, route)]
 
 

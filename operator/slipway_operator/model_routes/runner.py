@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +25,8 @@ from slipway_operator.planning.model_routes import ReferenceGrants, RouteWorld
 from slipway_process.supervisor import OnFailure
 
 LOOK_S, ABSENT_S = 2.0, 60.0
+PAUSE_SHARE = 9  # pause, in multiples of the time that a look took: many large ModelRoutes are looked at less often
+TURN = 16  # ModelRoutes after which other tasks have their turn
 WRITES = 50  # of a status in one look; the others wait for the next one
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,8 @@ class ModelRouteRunner(Component):
         self._names = NameAccess(lambda owner, name: None, lambda: None)
         self._wishes: tuple[Wish, ...] | None = None
         self._specs: dict[str, ModelRouteSpec] = {}  # the last good ones: gateways follow these, too
+        self._problems: dict[str, str] = {}  # why others cannot be read
+        self._versions: dict[str, tuple[str, int]] = {}  # uid and generation of what was read
         self._trouble = ""
 
     def joins(self, access: NameAccess) -> None:
@@ -69,7 +74,7 @@ class ModelRouteRunner(Component):
     async def run(self) -> None:
         """Look every LOOK_S until cancelled."""
         while True:
-            pause_s = LOOK_S
+            pause_s, began_s = LOOK_S, time.monotonic()
             try:
                 if self._may_write():
                     await self.look()
@@ -85,7 +90,7 @@ class ModelRouteRunner(Component):
                 pass  # another operator has the lease and does this
             except ApiError as error:
                 self._warn(error)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(max(pause_s, PAUSE_SHARE * (time.monotonic() - began_s)))
 
     async def look(self) -> None:
         """Read all ModelRoutes; write each status that changed, with an Event for each change.
@@ -95,32 +100,38 @@ class ModelRouteRunner(Component):
         """
         lists = [await self._client.list(MODEL_ROUTES, namespace, cached=True) for namespace in self._namespaces]
         found = {_name(obj): obj for objects in lists for obj in objects}
-        problems = self._read(found)
+        await self._read(found)
         self._want(_wishes_of(found, self._specs))
         if not found:
             return
         deployments = {"/".join(key) for key in self._deployments()}
         world = RouteWorld(deployments, self._specs, await self._grants())
         written = 0
-        for name, obj in found.items():
-            former, fresh = self._status(name, obj, world, problems.get(name, ""))
+        for number, (name, obj) in enumerate(found.items()):
+            if number % TURN == 0:
+                await asyncio.sleep(0)
+            former, fresh = self._status(name, obj, world, self._problems.get(name, ""))
             if fresh != former and written < WRITES:
                 written += 1
                 await self._write(obj, former, fresh)
 
-    def _read(self, found: Mapping[str, Object]) -> dict[str, str]:
-        """Read the specs; returns why some cannot be read."""
-        problems: dict[str, str] = {}
-        specs: dict[str, ModelRouteSpec] = {}
-        for name, obj in found.items():
+    async def _read(self, found: Mapping[str, Object]) -> None:
+        """Read the specs that changed, and forget those that are gone."""
+        for kept in (self._specs, self._problems, self._versions):
+            for name in kept.keys() - found.keys():
+                del kept[name]
+        changed = [name for name, obj in found.items() if self._versions.get(name) != _version(obj)]
+        for number, name in enumerate(changed):
+            if number % TURN == 0:
+                await asyncio.sleep(0)
+            self._problems.pop(name, None)
+            if self._versions.get(name, ("", 0))[0] != _version(found[name])[0]:
+                self._specs.pop(name, None)  # of another object with this name
             try:
-                specs[name] = read(ModelRouteSpec, encoded(obj.get("spec") or {}), "spec")
+                self._specs[name] = read(ModelRouteSpec, encoded(found[name].get("spec") or {}), "spec")
             except UnreadableObject as error:
-                problems[name] = str(error)
-                if name in self._specs:
-                    specs[name] = self._specs[name]
-        self._specs = specs
-        return problems
+                self._problems[name] = str(error)
+            self._versions[name] = _version(found[name])
 
     def _status(
         self, name: str, obj: Object, world: RouteWorld, problem: str
@@ -167,6 +178,10 @@ class ModelRouteRunner(Component):
 
 def _name(obj: Object) -> str:
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def _version(obj: Object) -> tuple[str, int]:
+    return obj["metadata"].get("uid", ""), obj["metadata"].get("generation", 0)
 
 
 def _wishes_of(found: Mapping[str, Object], specs: Mapping[str, ModelRouteSpec]) -> tuple[Wish, ...]:

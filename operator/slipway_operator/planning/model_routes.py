@@ -158,7 +158,7 @@ def _resolved(spec: ModelRouteSpec, namespace: str, world: RouteWorld, now: date
     for ref in refs_of(spec):
         target = target_of(ref, namespace)
         shown = f"{ref.kind} {target}"
-        # Whether it exists is not told before its namespace allows it.
+        # Whether it exists stays hidden until its namespace allows it.
         if _is_foreign(ref, namespace) and not world.grants.allow(namespace, ref.kind, target):
             forbidden[shown] = None
         elif target not in (world.deployments if ref.kind == DEPLOYMENT else world.routes):

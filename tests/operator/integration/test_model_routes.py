@@ -156,7 +156,7 @@ async def test_a_route_takes_its_name_sends_by_rules_and_gives_the_name_back(tow
     status = await town.reaches_status(prod, "yields its name", lambda seen: seen.get("model") == f"{prod}/chat")
     assert not [one for one in status["conditions"] if one["type"] == "NameConflict" and one["status"] == "True"]
     await town.reaches(f"{prod}/chat", (200, [(prod, "chat")], ""))
-    # Another namespace gets none of the names, and is told why.
+    # Another namespace gets none of the names, and learns why.
     await town.route(other, "theirs", rest("chat"), model="chat", aliases=["mine"])
     messages = await town.conditions(other, "theirs", Accepted="ModelNameTaken", ResolvedRefs="BackendNotFound")
     assert f"belongs to ModelRoute/{prod}/front" in messages["Accepted"]
