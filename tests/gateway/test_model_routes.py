@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from slipway_gateway.routing.public_names import (
     reachable,
 )
 from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, build
+from slipway_plane import NATIVE, WHY_MISSING
 
 from . import tenants as known
 from .harness import Gateway, gateway, upstream
@@ -186,7 +188,11 @@ def test_the_last_table_has_model_routes_and_the_fast_lane_leaves_them() -> None
 # --- over HTTP
 
 
-async def test_a_public_name_leads_by_rules_and_each_one_is_named_and_counted() -> None:
+LANES = ["off", pytest.param("required", marks=pytest.mark.skipif(NATIVE is None, reason=WHY_MISSING))]
+
+
+@pytest.mark.parametrize("plane", LANES)
+async def test_a_public_name_leads_by_rules_and_each_one_is_named_and_counted(plane: str) -> None:
     rules = (
         rule("gold", "large", headers=[{"name": "X-Tier", "exact": "gold"}]),
         rule("agents", "large", hasTools=True),
@@ -197,8 +203,9 @@ async def test_a_public_name_leads_by_rules_and_each_one_is_named_and_counted() 
     )
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
     about = [{"role": "user", "content": '"type": "image_url"'}]
-    async with upstream(model_server) as server, gateway() as gate:
-        deployments = [deployment(SMALL, server.url), deployment(LARGE, server.url)]
+    async with upstream(model_server) as server, gateway(plane=plane) as gate:
+        affine, endpoints = deployment(LARGE, server.url)
+        deployments = [deployment(SMALL, server.url), (replace(affine, prefix_affinity=True), endpoints)]
         gate.balancer.publish(table(deployments, PublicRoute("prod/chat", spec(*rules, aliases=["gpt-4o"]))))
         ask = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
         assert await served_by(gate, ask) == ("small", "rest")
@@ -213,7 +220,8 @@ async def test_a_public_name_leads_by_rules_and_each_one_is_named_and_counted() 
         )
         assert await served_by(gate, ask | {"messages": [{"content": "x" * 400}]}) == ("large", "long")
         text = gate.metrics.render().decode()
-        assert gate.edge.lane is None or 'handovers_total{model="chat",reason="model_route"}' in text
+        if plane == "required":
+            assert 'handovers_total{model="chat",reason="model_route"}' in text
         assert 'model_route_requests_total{model_route="prod/chat",rule="rest"} 3.0' in text
         # Requests count at the deployment that served them.
         assert 'requests_total{code="200",model="small",outcome="ok",revision="r-prod-small"} 3.0' in text
@@ -305,3 +313,22 @@ async def test_a_client_that_comes_back_gets_the_deployment_that_has_its_stream(
         async with await gate.post(body) as answer:
             await answer.read()
         assert (len(small.seen), len(large.seen)) == (1, 1)
+
+
+async def test_other_apis_follow_rules_too() -> None:
+    """Anthropic's messages are chats inside of the gateway; an opaque path has the model in it, and no prompt."""
+    rules = (rule("tools", "large", hasTools=True), rest("small"))
+    async with upstream(model_server) as server, gateway() as gate:
+        chat = PublicRoute("prod/chat", spec(*rules, responseModel="Public", sampling={"caps": {"maxTokens": 9}}))
+        gate.balancer.publish(table([deployment(SMALL, server.url), deployment(LARGE, server.url)], chat))
+        ask = {"model": "chat", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+        tools = [{"name": "f", "input_schema": {"type": "object"}}]
+        async with await gate.post(ask | {"tools": tools}, "/v1/messages") as answer:
+            body = await answer.json()
+            assert answer.headers["X-Slipway-Route"] == "tools" and body["model"] == "chat", body
+        sent = json.loads(server.bodies[-1])
+        assert (sent["model"], sent["max_tokens"]) == ("large", 9)
+        async with await gate.post({"inputs": [], "model": "x"}, "/v2/models/chat/infer") as answer:
+            await answer.read()
+            assert answer.headers["X-Slipway-Route"] == "rest"
+        assert server.seen[-1].path == "/v2/models/small/infer" and "max_tokens" not in json.loads(server.bodies[-1])
