@@ -64,6 +64,14 @@ slipway status iris                             # of a member: its pool beside i
 ```
 [Pools](predict.md#pools-in-a-cluster) explains them.
 
+## Public names that lead by rules
+```
+slipway routes                                  # ModelRoutes: their names, and whether their targets are there
+slipway route explain chat --tenant team-a --prompt-bytes 20000 --tools --header X-Tier=gold
+slipway route explain chat --at 2026-01-31T22:30:00+01:00 --file routes.yaml   # without a cluster
+```
+[Model routes](model-routes.md) explains them.
+
 ## Tenants and their API keys
 ```
 slipway keys create team-a --expires-in 90d     # prints the key, once

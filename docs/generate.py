@@ -22,6 +22,7 @@ from slipway_operator.api.pools.model_pool import ModelPool
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
+from slipway_operator.api.v1alpha1.model_route import ModelRoute
 from slipway_operator.api.v1alpha1.tenant import Tenant
 from slipway_operator.planning.conditions.table import TABLE
 
@@ -31,6 +32,7 @@ TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
 RUN_CRD = CRD.with_name("analysisruns.yaml")
 TENANT_CRD = CRD.with_name("tenants.yaml")
 POOL_CRD = CRD.with_name("modelpools.yaml")
+ROUTE_CRD = CRD.with_name("modelroutes.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
 BAD_WHEN_TRUE = ROOT / "cli" / "slipway_cli" / "objects" / "bad_when_true.py"
 DRAW = ROOT / "server" / "slipway_server" / "kernels" / "c" / "draw.h"
@@ -68,6 +70,11 @@ _TENANT_HEADER = """
 Generated from the API types, as `crds/` is. [Tenants and their keys](tenants.md) explains how they are used.
 """
 
+_ROUTE_HEADER = """
+# ModelRoute reference
+
+Generated from the API types, as `crds/` is. [Model routes](model-routes.md) explains how they are used.
+"""
 
 _POOL_HEADER = """
 # ModelPool reference
@@ -94,6 +101,7 @@ def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
     deployment, template = crd.manifest(ModelDeployment), crd.manifest(AnalysisTemplate)
     others = other_reference(template, _TEMPLATE_HEADER) + other_reference(crd.manifest(Tenant), _TENANT_HEADER)
+    others += other_reference(crd.manifest(ModelRoute), _ROUTE_HEADER)
     others += other_reference(crd.manifest(ModelPool), _POOL_HEADER)
     others += other_reference(crd.manifest(AnalysisRun), _RUN_HEADER, parts=("spec", "status"))
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
@@ -120,6 +128,8 @@ def outputs() -> dict[Path, str]:
         CHART_CRDS / RUN_CRD.name: crd.text(AnalysisRun),
         POOL_CRD: crd.text(ModelPool),
         CHART_CRDS / POOL_CRD.name: crd.text(ModelPool),
+        ROUTE_CRD: crd.text(ModelRoute),
+        CHART_CRDS / ROUTE_CRD.name: crd.text(ModelRoute),
         TENANT_CRD: crd.text(Tenant),
         CHART_CRDS / TENANT_CRD.name: crd.text(Tenant),
     }

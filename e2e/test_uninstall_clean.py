@@ -16,6 +16,7 @@ CRDS = (
     "analysistemplates.slipway.dev",
     "modeldeployments.slipway.dev",
     "modelpools.slipway.dev",
+    "modelroutes.slipway.dev",
     "tenants.slipway.dev",
 )
 # Written by the cluster about objects that are gone; they expire by themselves.

@@ -7,6 +7,7 @@ PREFIX = "x-slipway-"  # of all of them, in lower case
 
 # Gateway → client.
 REVISION = "X-Slipway-Revision"
+ROUTE = "X-Slipway-Route"  # rules of ModelRoutes that chose the deployment; only the gateway sets it
 FEEDBACK = "X-Slipway-Feedback"  # token of a response; only the gateway sets it
 FALLBACK = "X-Slipway-Fallback"  # which deployment did not answer, and why; only the gateway sets it
 

@@ -31,6 +31,7 @@ from slipway_operator.kube.writing.run_history import RunHistory
 from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
+from slipway_operator.model_routes.runner import ModelRouteRunner, NameAccess
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
@@ -71,6 +72,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
     First come pools, whose state others read. What pods need is written before them: weights, policies, keys.
     """
     settings, client, wake = process.settings, process.client, process.queue.add
+    routes = _model_routes(process)
     poster = Poster(Dialer(settings.outbound, "hooks"), settings.hook_signing_key_file, time.time)
     providers = Providers(client, Dialer(settings.outbound, "analyses"))
     components = (
@@ -83,7 +85,8 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         process.certificates,
         Prefetches(client),
         DownloadReader(pods, wake),
-        _names(process),
+        _names(process, routes),
+        routes,
         HookRunner(poster, wake, process.metrics.called),
         MeasurementRunner(providers, wake, process.metrics.measured),
         _tenants(process),
@@ -154,7 +157,13 @@ def _pools(process: Process) -> PoolRunner:
     return PoolRunner(access, terms, process.lease.held, process.queue.add)
 
 
-def _names(process: Process) -> Names:
+def _model_routes(process: Process) -> ModelRouteRunner:
+    served = process.settings.namespaces
+    return ModelRouteRunner(process.client, served, process.cache.deployments, process.lease.held, _now)
+
+
+def _names(process: Process, routes: ModelRouteRunner) -> Names:
+    """The names of ModelDeployments and of ModelRoutes, which join."""
     settings = process.settings
     terms = NameTerms(
         settings.own_namespace,
@@ -164,7 +173,10 @@ def _names(process: Process) -> Names:
         settings.name_annotations,
         settings.namespaces,
     )
-    return Names(process.client, process.cache, terms, process.queue.add, process.lease.held, _now)
+    access = (process.client, process.cache, terms, process.queue.add, process.lease.held, _now)
+    names = Names(*access, routes=routes.wishes)
+    routes.joins(NameAccess(names.of_route, names.routes_changed))
+    return names
 
 
 def _tenants(process: Process) -> TenantRunner | None:

@@ -41,6 +41,8 @@ GROUPS = {
     "analysisruns": "slipway.dev",
     "tenants": "slipway.dev",
     "modelpools": "slipway.dev",
+    "modelroutes": "slipway.dev",
+    "referencegrants": "gateway.networking.k8s.io",
     "replicasets": "apps",
     "controllerrevisions": "apps",
     "leaderworkersets": "leaderworkerset.x-k8s.io",
@@ -68,6 +70,9 @@ OPERATOR = {
     "modelpools": ("list",),
     "modelpools/status": ("update",),
     "modelpools/finalizers": ("update",),
+    "modelroutes": ("list",),
+    "modelroutes/status": ("update",),
+    "referencegrants": ("list",),
     "replicasets": (*READ, "create", "patch", "delete"),
     "controllerrevisions": (*READ, "create", "patch", "delete"),
     "leaderworkersets": ("get", "list", "create", "patch", "delete"),
@@ -100,7 +105,7 @@ KEYS: tuple[tuple[bool, str, set[str]], ...] = (
     (False, "slipway-keys", set()),
     (False, "another", set()),
 )
-GATEWAY = {"modeldeployments": READ, "tenants": READ, "pods": READ, "endpointslices": READ}
+GATEWAY = {"modeldeployments": READ, "modelroutes": READ, "tenants": READ, "pods": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
     "apiservices",

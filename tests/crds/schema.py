@@ -12,7 +12,7 @@ from tests.support.api_server import CRD_FILE, CRD_FILES
 Node = dict[str, Any]
 
 
-TEMPLATE_FILE, RUN_FILE, TENANT_FILE, POOL_FILE = CRD_FILES[1:5]
+TEMPLATE_FILE, RUN_FILE, TENANT_FILE, POOL_FILE, ROUTE_FILE = CRD_FILES[1:6]
 
 
 @functools.cache

@@ -186,6 +186,7 @@ def _apply(api: Api, document: dict):
     kinds = {
         "ModelDeployment": path("default"),
         "ModelPool": path("default", plural="modelpools"),
+        "ModelRoute": path("default", plural="modelroutes"),
         "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
     }
     target = f"{kinds[document['kind']]}/{document['metadata']['name']}"

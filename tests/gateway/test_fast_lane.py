@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from opentelemetry.trace import SpanKind
 
-from slipway_contracts.route_table import HeaderRoute, InferenceLogSample, MirrorRoute
+from slipway_contracts.route_table import HeaderMatch, HeaderRoute, InferenceLogSample, MirrorRoute
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_gateway.fast_lane.table import why_python
 from slipway_gateway.identity.tenants import KnownTenant
@@ -730,3 +730,26 @@ async def test_each_need_of_a_route_leaves_it_to_python() -> None:
         {"inference_log": InferenceLogSample(10)}, {"slo": ServiceLevels()},
     )  # fmt: skip
     assert all(why_python(replace(plain, **need)) for need in needs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"asleep": True}, "asleep"),
+        ({"feedback": True}, "feedback"),
+        ({"predictions": True}, "predictions"),
+        ({"slo": ServiceLevels(latency_milliseconds=2000)}, "objectives"),
+        ({"prefix_affinity": True}, "prefix_affinity"),
+        ({"fallback": ("other",)}, "fallback"),
+        ({"inference_log": InferenceLogSample(10)}, "inference_log"),
+        ({"header_routes": (HeaderRoute("testers", "rev", (HeaderMatch("x-team", exact="qa"),)),)}, "header_routes"),
+    ],
+)
+async def test_the_lane_knows_every_reason_why_a_route_is_pythons(changes: dict[str, Any], reason: str) -> None:
+    async with two_lanes(hold_timeout_s=0.1) as (_, gate, server):
+        table = harness.table(2, ("rev", 100, [server.url]))
+        route = replace(table.routes["default/chat"], **changes)
+        assert why_python(route) == reason
+        gate.balancer.publish(replace(table, routes={route.name: route}, models={"chat": route}))
+        await gate.post()
+        assert reasons(gate) == {reason: 1}

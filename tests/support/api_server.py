@@ -19,6 +19,7 @@ CRD_FILES = (
     ROOT / "crds" / "analysisruns.yaml",
     ROOT / "crds" / "tenants.yaml",
     ROOT / "crds" / "modelpools.yaml",
+    ROOT / "crds" / "modelroutes.yaml",
 )
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

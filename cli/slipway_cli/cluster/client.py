@@ -11,6 +11,7 @@ from slipway_cli.api import (
     MODEL_DEPLOYMENT_LABEL,
     POOL_LABEL,
     POOLS,
+    ROUTES,
     TENANTS,
     Json,
 )
@@ -117,6 +118,18 @@ class ClusterClient:
     def pool_pods(self, pool: str) -> list[Json]:
         """The pods of a ModelPool."""
         return self._items("/api/v1", "pods", labelSelector=f"{POOL_LABEL}={pool}")
+
+    def model_route(self, name: str) -> Json:
+        """One ModelRoute."""
+        return self._call("GET", self._path(name, kind=ROUTES))
+
+    def model_routes(self, everywhere: bool) -> Json:
+        """The ModelRoutes of the namespace, or of all, as a list object."""
+        return self._call("GET", self._path(everywhere=everywhere, kind=ROUTES))
+
+    def model_route_table(self, name: str | None, everywhere: bool) -> Json:
+        """One or all ModelRoutes as a meta.k8s.io Table, with the columns that kubectl prints."""
+        return self._call("GET", self._path(name, everywhere=everywhere, kind=ROUTES), accept=_TABLE)
 
     def tenant(self, name: str) -> Json:
         """One Tenant."""
@@ -233,6 +246,8 @@ class ClusterClient:
             return ObjectNotFound(f"there is no Tenant {name}: `slipway tenants` lists all there are")
         if name and details.get("kind") == POOLS:
             return ObjectNotFound(f"there is no ModelPool {name} in namespace {self.namespace}: `slipway pools -A`")
+        if name and details.get("kind") == ROUTES:
+            return ObjectNotFound(f"there is no ModelRoute {name} in namespace {self.namespace}: `slipway routes -A`")
         if name:
             where = f"namespace {self.namespace}"
             return ObjectNotFound(

@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
-from slipway_cli.commands import batches, look, pools, steer, tenants, tool
+from slipway_cli.commands import batches, look, pools, routes, steer, tenants, tool
 from slipway_cli.commands.options import add_cluster_options, merge
 
 COMMANDS = (
     *(look.get, look.status, look.history_, look.analyze, look.explain, look.wait),
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
     pools.pools,
+    *(routes.routes, routes.route),
     *(tenants.tenants, tenants.keys, tenants.usage_),
     *(batches.batches, batches.jobs),
     *(tool.audit, tool.version, tool.completion),

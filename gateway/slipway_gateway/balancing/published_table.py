@@ -2,6 +2,7 @@
 
 import asyncio
 
+from ..routing.public_names import PublicRoute
 from ..routing.table import Route, RouteTable, equivalent_revisions
 
 
@@ -31,6 +32,10 @@ class PublishedTable:
     def find(self, model: str) -> Route | None:
         """The route of a model name or of `namespace/name`. A running request finds its route by the latter."""
         return self._by_name.get(model)
+
+    def find_public(self, name: str) -> PublicRoute | None:
+        """The ModelRoute that has a public name."""
+        return self.current.public.get(name) if self.current else None
 
     def engine_at(self, url: str) -> str:
         """The engine type of the endpoint at `url`; empty where it is not known."""

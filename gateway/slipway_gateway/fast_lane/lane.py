@@ -178,7 +178,7 @@ class FastLane:
         assert NATIVE is not None
         made = []
         for one in compile_table(table, host_of):
-            route = table.routes[one.name] if table else None
+            route = table.routes.get(one.name) if table else None
             generation, is_paused, valid_for_s = state_of(route) if route and not one.reason else (None, False, None)
             fields = {name: getattr(one, name) for name in one.__slots__}
             made.append(NATIVE.LaneRoute(**fields, generation=generation, is_paused=is_paused, valid_for_s=valid_for_s))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from ..routing.public_names import owner_of
 from ..routing.table import Route, RouteTable
 from ..wire.isolation import ENGINES
 
@@ -56,7 +57,13 @@ def compile_table(table: RouteTable | None, host_of: Callable[[str], str]) -> li
     found: Mapping[str, Route] = {**table.routes, **table.models}
     for name, route in found.items():
         names.setdefault(route.name, []).append(name)
-    return [_compile(table, route, tuple(names[route.name]), host_of) for route in table.routes.values()]
+    compiled = [_compile(table, route, tuple(names[route.name]), host_of) for route in table.routes.values()]
+    return compiled + [_of_rules(name) for name in table.public]
+
+
+def _of_rules(name: str) -> CompiledRoute:
+    """A public name, whose rules Python follows."""
+    return CompiledRoute(owner_of(name), "", name, name, (name,), "model_route", "", (), (), isolates=False)
 
 
 def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str]) -> CompiledRoute:

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from slipway_contracts.headers import FALLBACK, FEEDBACK, RECOMPUTES, RESUME, RETURNS
+from slipway_contracts.headers import FALLBACK, FEEDBACK, RECOMPUTES, RESUME, RETURNS, ROUTE
 from slipway_process.network.http_server import may_send_whole, send_whole
 
 from ..judging.outcome import ITL
@@ -22,6 +22,7 @@ from ..upstream.endings import is_death
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
 from ..wire.inference import is_predict
+from ..wire.model_names import renamed, renamed_events
 from ..wire.predictions import first_prediction
 from ..wire.resume import StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
@@ -105,6 +106,8 @@ class Relay:
             crossing[FEEDBACK] = feedback
         if outgoing.fallback:
             crossing[FALLBACK] = outgoing.fallback
+        if record.rules:
+            crossing[ROUTE] = record.rules
         whole = self._aligner is None and response.rest is None and len(response.start) <= SLICE_BYTES
         self._whole = WholeResponse(response.status, crossing) if whole and opened is None else None
         out = opened if opened is not None else self._whole
@@ -127,7 +130,7 @@ class Relay:
         return out
 
     async def _open(self) -> None:
-        rewritten = self._progress or (self._meter and self._meter.strips_usage)
+        rewritten = self._progress or (self._meter and self._meter.strips_usage) or self._call.responds_as
         if not rewritten and (length := self._answer.length) is not None:
             self._out.content_length = length
         await self._out.prepare(self._request)  # it never waits
@@ -274,7 +277,7 @@ class Relay:
         if self._aligner is None:
             if self._meter:
                 self._meter.add_body(chunk)
-            return chunk
+            return renamed(chunk, self._call.responds_as) if self._renames_whole else chunk
         events, self._crashed = split_crash_comment(self._aligner.feed(chunk))
         self._events += events.count(b"\n\n")
         if events and (recorder := self._answer.recorder):
@@ -285,8 +288,17 @@ class Relay:
             events = self._meter.add_events(events)
         if events and self._progress:
             events = self._progress.add_ids(events)
+        if events and self._call.responds_as:
+            events = renamed_events(events, self._call.responds_as)
         self._count(self._aligner.held_bytes + (self._progress.size_bytes if self._progress else 0))
         return events
+
+    @property
+    def _renames_whole(self) -> bool:
+        """Whether the response gets another model name: it is JSON, not compressed, and all of it is here."""
+        received = self._answer.headers
+        is_json = received.get("Content-Type", "").startswith("application/json") and "Content-Encoding" not in received
+        return bool(self._call.responds_as) and is_json and self._answer.rest is None
 
     def _count(self, held_bytes: int) -> None:
         """Counts in the budget what a stream keeps: tokens to resume it with, and the beginning of an event.

@@ -7,8 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from slipway_contracts.api.reading import UnreadableObject
+from slipway_contracts.model_routes.spec import PLURAL
+
 from ..telemetry.metrics import GatewayMetrics
 from .pods import LABEL_REVISION, parse_pod
+from .public_names import PublicRoute, parse_model_route
 from .reflector import KubernetesClient, KubernetesObject, Reflector, Resource, ResourceCallbacks, key_of
 from .table import (
     Problem,
@@ -24,6 +28,7 @@ from .table import (
 log = logging.getLogger(__name__)
 
 DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
+MODEL_ROUTES: Resource = (PLURAL, "/apis/slipway.dev/v1alpha1", {})
 # Pods themselves, not EndpointSlices: these select by labels, which any pod of the namespace can have.
 PODS: Resource = ("pods", "/api/v1", {"labelSelector": LABEL_REVISION})
 
@@ -60,6 +65,7 @@ class ClusterSource:
         self._owners: dict[str, str] | None = None
         self._routes: dict[str, Route] = {}
         self._endpoints: dict[str, RevisionEndpoints] = {}
+        self._model_routes: dict[str, PublicRoute] = {}
         self._dirty = asyncio.Event()
         self._metrics = metrics
         self._table: RouteTable | None = None  # the last one published
@@ -72,13 +78,23 @@ class ClusterSource:
             for namespace in (namespaces or ("",))
             for resource, owner in ((DEPLOYMENTS, deployments), (PODS, pods))
         ]
+        model_routes = ResourceCallbacks(
+            self._model_route_seen, self._model_route_gone, self._contacted, refused=refused
+        )
+        # Beside the others: without its CRD, or the right to read it, a cluster has all its other routes.
+        self._mirrors += [
+            Reflector(KubernetesClient(kubeconfig), MODEL_ROUTES, namespace, model_routes, self._dirty.set)
+            for namespace in (namespaces or ("",))
+        ]
         if names:
             owner = ResourceCallbacks(self._names_seen, self._names_gone, self._contacted, refused=refused)
             self._mirrors.append(Reflector(KubernetesClient(kubeconfig), names_resource(names[1]), names[0], owner))
 
     @property
     def waiting_for(self) -> str:
-        waits = [f"{mirror.name}: {mirror.trouble}" for mirror in self._mirrors if not mirror.synced]
+        waits = [
+            f"{mirror.name}: {mirror.trouble}" for mirror in self._mirrors if not (mirror.synced or mirror.is_missing)
+        ]
         if not waits and self._names and self._owners is None:
             waits = [f"the operator has not written the ConfigMap {'/'.join(self._names)} of model names yet"]
         return "; ".join(waits)
@@ -108,7 +124,11 @@ class ClusterSource:
             if not self.waiting_for:
                 began_s = time.thread_time()
                 self._table = build(
-                    self._routes.values(), self._endpoints.values(), self._owners, as_of_s=self._as_of_s()
+                    self._routes.values(),
+                    self._endpoints.values(),
+                    self._owners,
+                    as_of_s=self._as_of_s(),
+                    model_routes=self._model_routes.values(),
                 )
                 self._publish(self._table)
                 took_s = time.thread_time() - began_s
@@ -121,7 +141,7 @@ class ClusterSource:
 
     def _as_of_s(self) -> float:
         """Unix time. A table is as old as the part of it that was confirmed the longest ago."""
-        return min(mirror.contacted_s for mirror in self._mirrors)
+        return min(mirror.contacted_s for mirror in self._mirrors if not mirror.is_missing)
 
     def _contacted(self, resource: str) -> None:
         self._metrics.watch_event(resource)
@@ -143,6 +163,21 @@ class ClusterSource:
     def _deployment_gone(self, key: str) -> None:
         self._routes.pop(key, None)
         self._dirty.set()
+
+    def _model_route_seen(self, item: KubernetesObject) -> None:
+        try:
+            route = parse_model_route(item)
+        except UnreadableObject as error:
+            log.error("not used, the last good ModelRoute %s stays: %s", key_of(item), error)
+            self._metrics.unreadable_object(MODEL_ROUTES[0])
+            return
+        if self._model_routes.get(route.name) != route:
+            self._model_routes[route.name] = route
+            self._dirty.set()
+
+    def _model_route_gone(self, key: str) -> None:
+        if self._model_routes.pop(key, None):
+            self._dirty.set()
 
     def _pod_seen(self, item: KubernetesObject) -> None:
         """A pod changes many times before and after it gets ready; only a change of its endpoint needs a new table."""

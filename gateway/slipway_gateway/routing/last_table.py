@@ -10,13 +10,17 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_contracts.gateway_report import TableReport
+from slipway_contracts.model_routes.spec import ModelRouteSpec
 from slipway_contracts.route_table import refusal
 
 from ..telemetry.metrics import GatewayMetrics
+from .public_names import PublicRoute, owner_of
 from .table import Problem, RevisionEndpoints, Route, RouteTable, build
 
 log = logging.getLogger(__name__)
@@ -30,6 +34,15 @@ GRACE_S = 10.0
 Publish = Callable[[RouteTable | None], None]
 
 
+class StoredModelRoute(msgspec.Struct):
+    """A ModelRoute, with its spec as the API has it."""
+
+    name: str
+    spec: dict[str, Any]
+    created: str
+    granted: list[str]
+
+
 class StoredTable(msgspec.Struct):
     """Content of the file. `saved_s`: Unix time of the last contact with the cluster, when it had this state."""
 
@@ -38,12 +51,24 @@ class StoredTable(msgspec.Struct):
     endpoints: list[RevisionEndpoints]
     owners: dict[str, str]  # of model names
     version: int = _VERSION
+    model_routes: list[StoredModelRoute] = []
 
 
 def encode(table: RouteTable, saved_s: float) -> bytes:
     endpoints = [RevisionEndpoints(route, revision, urls) for (route, revision), urls in table.endpoints.items()]
     owners = {model: route.name for model, route in table.models.items()}
-    return msgspec.json.encode(StoredTable(saved_s, list(table.routes.values()), endpoints, owners))
+    owners |= {name: owner_of(route.name) for name, route in table.public.items()}
+    model_routes = [
+        StoredModelRoute(
+            route.name,
+            route.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            route.created,
+            sorted(route.granted),
+        )
+        for route in table.model_routes.values()
+    ]
+    stored = StoredTable(saved_s, list(table.routes.values()), endpoints, owners, model_routes=model_routes)
+    return msgspec.json.encode(stored)
 
 
 def decode(written: bytes) -> StoredTable | Problem:
@@ -56,7 +81,19 @@ def decode(written: bytes) -> StoredTable | Problem:
     for route in stored.routes:
         if reason := refusal(route):
             return Problem(f"{route.name}: {reason}")
+    try:
+        public_routes(stored)
+    except UnreadableObject as error:
+        return Problem(str(error))
     return stored
+
+
+def public_routes(stored: StoredTable) -> list[PublicRoute]:
+    """The ModelRoutes of a stored table. Raises UnreadableObject."""
+    return [
+        PublicRoute(one.name, read(ModelRouteSpec, encoded(one.spec), one.name), one.created, frozenset(one.granted))
+        for one in stored.model_routes
+    ]
 
 
 class LastTable:
@@ -126,7 +163,15 @@ class LastTable:
         self._restored_of_s = stored.saved_s
         age_s = round(self.age_s or 0.0)
         log.warning("the API server does not answer: the last table is used", extra={"age_s": age_s})
-        self._publish(build(stored.routes, stored.endpoints, stored.owners, as_of_s=stored.saved_s))
+        self._publish(
+            build(
+                stored.routes,
+                stored.endpoints,
+                stored.owners,
+                as_of_s=stored.saved_s,
+                model_routes=public_routes(stored),
+            )
+        )
 
     def _expire(self) -> None:
         if (age_s := self.age_s) is not None and age_s >= self._max_age_s:

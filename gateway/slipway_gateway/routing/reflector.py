@@ -158,7 +158,11 @@ class Reflector:
         resource: Resource,
         namespace: str,
         owner: ResourceCallbacks,
+        on_missing: Callable[[], None] | None = None,
     ) -> None:
+        """`on_missing`: for a resource without which there is a table, too; called when it turns out to be missing."""
+        self._on_missing = on_missing
+        self.is_missing = False  # of such a resource: the API server does not know it, or it may not be read
         self.name, root, self._query = resource
         self._path = f"{root}/namespaces/{namespace}/{self.name}" if namespace else f"{root}/{self.name}"
         self._api = api
@@ -233,7 +237,7 @@ class Reflector:
     def _recovered(self) -> None:
         if self.trouble and self.synced:
             log.info("watching %s again", self.name)
-        self.synced, self.trouble = True, ""
+        self.synced, self.trouble, self.is_missing = True, "", False
 
     def _take(self, kind: str, item: KubernetesObject) -> None:
         if kind == "ERROR":
@@ -278,6 +282,9 @@ class Reflector:
             self._warn(f"{type(error).__name__}: {error}")
             return
         had_version = bool(self._version)
+        if self._on_missing and error.status in (403, 404) and not self.synced:
+            self._missing(self._on_missing, error)
+            return
         if error.status not in _BUSY:
             self._version = ""
         if error.status == _EXPIRED and had_version:
@@ -290,6 +297,14 @@ class Reflector:
             self._warn(f"not allowed to list and watch {self.name}: check the RBAC rules of the gateway")
         else:
             self._warn(str(error))
+
+    def _missing(self, on_missing: Callable[[], None], error: KubernetesApiError) -> None:
+        if self.is_missing:
+            return
+        why = "the API server does not know them" if error.status == 404 else "this gateway may not list and watch them"
+        log.info("there are no %s for now: %s", self.name, why)
+        self.is_missing, self.trouble = True, why
+        on_missing()
 
     def _warn(self, trouble: str) -> None:
         # Logged once per problem, not once per attempt.

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from slipway_contracts.model_routes.rules import host_name
 from slipway_contracts.route_table import Backend, HeaderMatch
 
 from .split import choose, tag
@@ -38,16 +39,10 @@ def _fits(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
     if value is None:
         return False
     if match.name == "host":
-        value = _host_name(value)
+        value = host_name(value)
     if match.exact is not None:
         return value == (match.exact.lower() if match.name == "host" else match.exact)
     return match.prefix is not None and value.startswith(match.prefix.lower() if match.name == "host" else match.prefix)
-
-
-def _host_name(host: str) -> str:
-    """The host in lower case and without the port; an IPv6 address keeps its colons."""
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdigit() and not name.endswith(":") else host).lower()
 
 
 def assign_revision(route: Route, key: str) -> str:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -14,14 +14,19 @@ import yaml
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.reading import UnreadableObject, read_text
 from slipway_contracts.api.types import strict
+from slipway_contracts.model_routes.references import chain_problem, refs_of
+from slipway_contracts.model_routes.spec import DEPLOYMENT, ModelRouteSpec
+from slipway_contracts.model_routes.spec import refusal as refusal_of_route
 from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, refusal
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
+from .public_names import PublicRoute
 from .table import Problem, RevisionEndpoints, Route, RouteTable, build
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
+_NAMESPACE = "file"  # of all routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class RoutesFile:
     """The whole file."""
 
     models: dict[str, FileModel]
+    model_routes: dict[str, ModelRouteSpec] = field(default_factory=dict)
 
 
 def parse(text: str, generation: int) -> RouteTable | Problem:
@@ -76,13 +82,36 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
             RevisionEndpoints(route.name, b.revision, tuple(url.rstrip("/") for url in b.endpoints))
             for b in entry.backends
         ]
-    return build(routes, endpoints)
+    public = [PublicRoute(f"{_NAMESPACE}/{name}", spec) for name, spec in file.model_routes.items()]
+    if problem := _unfollowable({route.name: route for route in public}, file.models):
+        return Problem(problem)
+    return build(routes, endpoints, model_routes=public)
+
+
+def _unfollowable(routes: Mapping[str, PublicRoute], models: Collection[str]) -> str:
+    """Which ModelRoute of the file cannot be followed, and why; empty where all can."""
+    specs = {name: route.spec for name, route in routes.items()}
+    owners = dict.fromkeys(models, "a model of the file")
+    for name, route in routes.items():
+        at = f"model route {name.removeprefix(f'{_NAMESPACE}/')}"
+        for public in route.names:
+            if public in owners:
+                return f"{at}: the name {public} is that of {owners[public]}, too"
+            owners[public] = at
+        if problem := refusal_of_route(route.spec) or chain_problem(name, specs)[1]:
+            return f"{at}: {problem}"
+        for ref in refs_of(route.spec):
+            known = models if ref.kind == DEPLOYMENT else [key.removeprefix(f"{_NAMESPACE}/") for key in routes]
+            if ref.namespace is not None or ref.name not in known:
+                what = "model" if ref.kind == DEPLOYMENT else "model route"
+                return f"{at}: its target {ref.name} is no {what} of the file"
+    return ""
 
 
 def _route(model: str, entry: FileModel, generation: int) -> Route:
     backends = tuple(Backend(item.revision, item.weight, item.version) for item in entry.backends)
     return Route(
-        f"file/{model}",
+        f"{_NAMESPACE}/{model}",
         "file",
         model,
         generation=generation,

@@ -20,6 +20,8 @@ from slipway_contracts.route_table import (
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
+from .public_names import PublicRoute, owned_names
+
 POOL_PREFIX = "/revisions"  # before the path of an entry's URL at a pod that serves many models
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with which the revision under test is compared
@@ -127,7 +129,8 @@ class RouteTable:
 
     `endpoints`: those that take new requests. `unready`: those of pods that are there and take none now. A pod that is
     being deleted is in neither. `as_of_s`: Unix time at which its source was last in contact with the cluster; 0: not
-    known. It is no part of what is routed, so tables that differ in it alone are equal.
+    known. It is no part of what is routed, so tables that differ in it alone are equal. `model_routes`: by
+    `namespace/name`. `public`: by the names that they have.
     """
 
     routes: Mapping[str, Route] = field(default_factory=dict)
@@ -135,6 +138,8 @@ class RouteTable:
     endpoints: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     unready: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     as_of_s: float = field(default=0.0, compare=False)
+    model_routes: Mapping[str, PublicRoute] = field(default_factory=dict)
+    public: Mapping[str, PublicRoute] = field(default_factory=dict)
     # Revisions with endpoints by route: a lookup needs no scan over all routes.
     _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
     # Engine types by URL, of endpoints whose type is known.
@@ -160,6 +165,15 @@ class RouteTable:
         """The name by which clients request the route: its model name where it owns that, else `namespace/name`."""
         owner = self.models.get(route.model)
         return route.model if owner is not None and owner.name == route.name else route.name
+
+    def names_of(self, route: Route) -> tuple[str, ...]:
+        """The names by which a tenant may be allowed the route: those by which clients request it.
+
+        A model name that the route yields to a ModelRoute of its own namespace is one of them, too.
+        """
+        public = self.public.get(route.model)
+        yields = public is not None and namespace_of(public.name) == namespace_of(route.name)
+        return (route.name, route.model if yields else self.id_of(route))
 
     def ready(self, route: Route) -> bool:
         return any(self.urls(route, backend.revision) for backend in route.backends)
@@ -187,18 +201,21 @@ def build(
     owners: Mapping[str, str] | None = None,
     *,
     as_of_s: float = 0.0,
+    model_routes: Iterable[PublicRoute] = (),
 ) -> RouteTable:
     """One table of all routes and endpoints.
 
-    `owners`: the owner (`namespace/name`) of each model name. Without it every name is served by the first route that
-    has it, which is right only for a file, which has one owner.
+    `owners`: the owner (`namespace/name`) of each model name, a ModelRoute as `owner_of` names it. Without it every
+    name is served by the first route that has it, which is right only for a file, which has one owner.
     """
     by_name = {route.name: route for route in routes}
     models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
     listed = list(endpoints)
     ready = _urls_of(by_name, (entry for entry in listed if entry.ready))
     unready = _urls_of(by_name, (entry for entry in listed if not entry.ready))
-    return RouteTable(by_name, models, ready, unready, as_of_s)
+    routes_by_name = {route.name: route for route in model_routes}
+    public = owned_names(routes_by_name, owners)
+    return RouteTable(by_name, models, ready, unready, as_of_s, routes_by_name, public)
 
 
 def _urls_of(

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION
+from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION, ROUTE
 from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
@@ -39,14 +39,16 @@ from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..telemetry.tracing import Traces
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.jobs_process import PATHS, JobsBackend
-from ..wire import errors, headers, inference, request_fields, resume
+from ..wire import errors, headers, inference, request_fields, resume, sampling
 from ..wire.inference import ROUTED_PATHS, ModelPath
 from ..wire.request_fields import RequestFields
+from ..wire.responses import is_text_path
 from . import expect, requester
 from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
+from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, may_request, requestable
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -363,6 +365,8 @@ class PublicApi:
         response = self._json(refusal.body(path), record, status=refusal.status)
         if record.revision:
             response.headers[REVISION] = record.revision
+        if record.rules:
+            response.headers[ROUTE] = record.rules
         if refusal.allow:
             response.headers["Allow"] = refusal.allow
         if refusal.challenge:
@@ -459,9 +463,11 @@ class PublicApi:
         if self._balancer.published.current is None:
             raise errors.no_table()
         record.stream = fields.streams
-        route = self._find(model, record)
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
+        facts = RequestFacts(request, fields, body, identity.name if identity else "")
+        route, way = self._destination(model, record, facts, key)
+        body, fields = _with_sampling(request.path, body, fields, path, way)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
         batch = self.jobs is not None and self.jobs.is_call(request)
@@ -493,6 +499,7 @@ class PublicApi:
             account=account,
             isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
+            responds_as=way.responds_as,
             prompt=requester.prompt_of(request, fields, route, tenant),
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
@@ -523,6 +530,22 @@ class PublicApi:
             outgoing.headers[RESUME_BYTES] = str(len(tokens))
         return replace(outgoing, revision=place.revision, holder=place.holder, tokens=tokens)
 
+    def _destination(self, model: str, record: RequestRecord, facts: RequestFacts, key: str) -> tuple[Route, Way]:
+        """The route of a model or, by the rules of its ModelRoute, of a public name. Raises RequestError."""
+        published = self._balancer.published
+        if published.current is None or published.find_public(model) is None:
+            return self._find(model, record), DIRECT
+        tenant = record.identity.tenant if record.identity else None
+        place = resume.place(facts.headers.get(resume.LAST_EVENT_ID, ""))
+        holding = place.revision if place else ""
+        route, way = follow_rules(published.current, model, facts, key, tenant, holding=holding)
+        record.rules = way.rules
+        for model_route, rule in way.passed:
+            self._metrics.sent_by_rule(model_route, rule)
+        if route is None:
+            raise way.refusal(model)
+        return route, way
+
     def _find(self, model: str, record: RequestRecord) -> Route:
         """The route of a model. One that the tenant may not use does not exist for it."""
         # A request that the fast lane has sent stays with its deployment, whoever has the name now.
@@ -547,7 +570,9 @@ class PublicApi:
         if table is None:
             raise errors.no_table()
         tenant = record.identity.tenant if record.identity else None
-        models = [described(table, route, name) for name, route in sorted(listed(table, tenant).items())]
+        models = [described(table, route, name) for name, route in listed(table, tenant).items()]
+        models += [described_public(table, public, name, tenant) for name, public in requestable(table, tenant).items()]
+        models.sort(key=lambda model: str(model["id"]))
         record.end("ok", 200)
         return self._json(msgspec.json.encode({"object": "list", "data": models}), record)
 
@@ -555,13 +580,28 @@ class PublicApi:
         if (table := self._balancer.published.current) is None:
             raise errors.no_table()
         name = request.match_info["id"]
-        route = self._find(name, record)
-        record.model = table.id_of(route)
+        tenant = record.identity.tenant if record.identity else None
+        if may_request(table, name, tenant):
+            model = described_public(table, table.public[name], name, tenant)
+        else:
+            route = self._find(name, record)
+            record.model = table.id_of(route)
+            model = described(table, route, name)
         record.end("ok", 200)
-        return self._json(msgspec.json.encode(described(table, route, name)), record)
+        return self._json(msgspec.json.encode(model), record)
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
+
+
+def _with_sampling(
+    url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, way: Way
+) -> tuple[bytes, RequestFields]:
+    """Body and fields of a request with what its ModelRoutes impose, where it is one for text."""
+    if not way.sampling or (path and path.opaque) or not is_text_path(url_path):
+        return body, fields
+    imposed = sampling.impose(body, url_path, way.sampling)
+    return (imposed, fields) if imposed is body else (imposed, request_fields.parse(imposed))
 
 
 def _with_own_name(

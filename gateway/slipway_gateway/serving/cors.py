@@ -8,14 +8,14 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from slipway_contracts.headers import REVISION
+from slipway_contracts.headers import REVISION, ROUTE
 
 from ..wire import headers
 
 METHODS = "GET, HEAD, POST, DELETE"
 # What a page may read of a response beside its body.
 EXPOSED = ", ".join(
-    (headers.REQUEST_ID, REVISION, "Retry-After", "retry-after-ms",
+    (headers.REQUEST_ID, REVISION, ROUTE, "Retry-After", "retry-after-ms",
      *(f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")))
 )  # fmt: skip
 _MAX_AGE_S = 600

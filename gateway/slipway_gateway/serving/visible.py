@@ -14,10 +14,15 @@ def listed(table: RouteTable, tenant: KnownTenant | None) -> dict[str, Route]:
 
 
 def may_use(tenant: KnownTenant | None, table: RouteTable, route: Route) -> bool:
-    return tenant is None or tenant.may_use((route.name, table.id_of(route)))
+    return tenant is None or tenant.may_use(table.names_of(route))
 
 
 def described(table: RouteTable, route: Route, name: str) -> dict[str, Any]:
     """A model as OpenAI's list of models has it."""
-    created = int(datetime.fromisoformat(route.created).timestamp()) if route.created else 0
-    return {"id": name, "object": "model", "created": created, "owned_by": "slipway", "ready": table.ready(route)}
+    return {**model_object(name, route.created), "ready": table.ready(route)}
+
+
+def model_object(name: str, created: str) -> dict[str, Any]:
+    """`created`: RFC 3339; empty: not known."""
+    unix_s = int(datetime.fromisoformat(created).timestamp()) if created else 0
+    return {"id": name, "object": "model", "created": unix_s, "owned_by": "slipway"}

@@ -42,6 +42,7 @@ class RequestRecord(msgspec.Struct):
     model: str = "unknown"
     route: str = ""  # whose objectives it counts against; empty: it counts against none
     revision: str = ""
+    rules: str = ""  # of ModelRoutes that chose its deployment, as a response header names them
     code: int = 500
     outcome: str = "internal"
     first_byte: float | None = None
@@ -191,6 +192,10 @@ class GatewayMetrics:
         self._hand_overs = self._counter(
             "handovers_total", "Connections that the compiled data plane gave to Python, by why", ("model", "reason")
         )
+        self._by_rule = self._counter(
+            "model_route_requests_total", "Requests that fit a rule of a ModelRoute", ("model_route", "rule")
+        )
+        self._rules: dict[tuple[str, str], None] = {}
         self._recounts = self._counter("recounts_total", "Requests of the data plane counted again", ("result",))
         self._handed_models: dict[str, None] = {}
         self._before: Callable[[], None] = lambda: None
@@ -322,6 +327,17 @@ class GatewayMetrics:
             del self._handed_models[gone]
             self._hand_overs.remove_by_labels({"model": gone})
         self._hand_overs.labels(model, reason).inc(connections)
+
+    def sent_by_rule(self, model_route: str, rule: str) -> None:
+        """A rule chose the way of a request. Of more than _MAX_PAIRS rules those are forgotten that were first."""
+        pair = (model_route, rule)
+        if pair not in self._rules:
+            self._rules[pair] = None
+            if len(self._rules) > _MAX_PAIRS:
+                gone = next(iter(self._rules))
+                del self._rules[gone]
+                self._by_rule.remove(*gone)
+        self._by_rule.labels(*pair).inc()
 
     def recounted(self, result: str) -> None:
         """`result`: `same`, or what differs between the data plane and Python."""

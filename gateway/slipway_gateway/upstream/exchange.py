@@ -32,7 +32,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     server that resumes it. `client`: memory and samples are counted by client. `excused`: kinds of failure that the
     request itself provokes. `account`: the memory that this request holds. `meter`: None without a tenant.
     `isolation`: of a tenant's request whose body is JSON. `batch`: the jobs process sends it. `scorable`: a scorer may
-    get its contents. `computes`: the model runs.
+    get its contents. `computes`: the model runs. `responds_as`: the name of the model that its client gets in the
+    response; empty: the one that the server wrote.
     """
 
     model: str
@@ -56,6 +57,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     method: str = "POST"
     batch: bool = False
     scorable: bool = True
+    responds_as: str = ""
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
     fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
     # Derived from the other fields, because each request needs them often.

@@ -130,6 +130,16 @@ def model_not_found(model: str) -> RequestError:
     return invalid("model_not_found", f"The model '{model[:200]}' does not exist.", status=404, param="model")
 
 
+def no_rule(model: str) -> RequestError:
+    message = f"No rule of the model '{model[:200]}' is for this request."
+    return invalid("no_matching_rule", message, status=404, param="model")
+
+
+def no_target(model: str) -> RequestError:
+    message = f"The rule of the model '{model[:200]}' that this request fits has no target now."
+    return RequestError(503, "no_route_target", message, retry_after_s=5)
+
+
 def version_not_found(model: str, version: str) -> RequestError:
     message = f"Version '{version[:200]}' of '{model[:200]}' is not served now."
     return invalid("version_not_found", message, status=404, param="version")

@@ -18,6 +18,7 @@ from slipway_contracts.headers import (
     RESUME_BYTES,
     RETURNS,
     REVISION,
+    ROUTE,
     SHADOW,
     STREAM,
     TENANT,
@@ -65,6 +66,7 @@ _OF_ANSWER = (
         FEEDBACK.lower(),
         FALLBACK.lower(),
         LOAD.lower(),
+        ROUTE.lower(),
     }
 )
 _MAX_NAMES, _MAX_NAME = 1024, 64

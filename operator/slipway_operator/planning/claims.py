@@ -23,10 +23,10 @@ _SHOWN = 3  # namespaces that a message lists
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The claims to write, and the resulting standing of each ModelDeployment."""
+    """The claims to write, and the resulting standing of each ModelDeployment and of each name of a ModelRoute."""
 
     claims: dict[str, Claim]
-    standings: dict[str, Standing]  # by namespace/name
+    standings: dict[str, Standing]  # by the key of the wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: ClaimRule
 
     A name has one owner at most. The owner loses it when an admin grants it to other namespaces, or when the owner has
     been gone for the retention; until then only the owner's namespace gets the name. A free name goes to the oldest
-    ModelDeployment that names it.
+    object that names it. Within one namespace a ModelRoute has a name before a ModelDeployment: requests reach that one
+    by the rules, and as `namespace/name`.
     """
     now = now.replace(microsecond=0)
     wishes_by_name: dict[str, list[Wish]] = {}
@@ -52,7 +53,7 @@ def settle(claims: Mapping[str, Claim], wishes: Iterable[Wish], rules: ClaimRule
     given, full = _given(kept, wishes_by_name, rules, now)
     made = {**kept, **given}
     standings = {
-        wish.owner: _standing(wish, made.get(name), rules, full)
+        wish.key: _standing(wish, made.get(name), rules, full)
         for name, found in wishes_by_name.items()
         for wish in found
     }
@@ -75,14 +76,18 @@ def _kept(
 
 def _next(claim: Claim, wishes: Collection[Wish], rules: ClaimRules, now: datetime) -> Claim | None:
     """The claim after this step; None when it ends."""
-    if any(wish.owner == claim.owner for wish in wishes):
-        return replace(claim, released_at=None)
-    heir = next((wish for wish in wishes if wish.namespace == claim.namespace), None)
-    if heir:
-        return Claim(heir.owner, now)
+    holder = _holder(wishes, claim.namespace, claim.owner)
+    if holder:
+        return replace(claim, released_at=None) if holder.owner == claim.owner else Claim(holder.owner, now)
     released_at = claim.released_at or now
     over = now - released_at >= timedelta(seconds=rules.retention_s)
     return None if over else replace(claim, released_at=released_at)
+
+
+def _holder(wishes: Collection[Wish], namespace: str, present: str = "") -> Wish | None:
+    """Who has a name that is a namespace's: a ModelRoute before a ModelDeployment, then the present owner."""
+    own = [wish for wish in wishes if wish.namespace == namespace]
+    return min(own, key=lambda wish: (not names.is_route(wish.owner), wish.owner != present), default=None)
 
 
 def _beyond(kept: Mapping[str, Claim]) -> list[str]:
@@ -114,9 +119,10 @@ def _given(
     for wish, name in sorted(free, key=lambda one: (one[0].created, one[0].owner)):
         if name in given or not rules.grants.allow(name, wish.namespace):
             continue
-        claim = Claim(wish.owner, now)
+        holder = _holder(wishes_by_name[name], wish.namespace) or wish
+        claim = Claim(holder.owner, now)
         if room.take(wish.namespace, size=names.size_bytes(name, claim)):
-            full[wish.owner] = room.held_by(wish.namespace)
+            full[wish.key] = room.held_by(wish.namespace)
         else:
             given[name] = claim
     return given, full
@@ -136,12 +142,18 @@ def _room(kept: Mapping[str, Claim]) -> Places:
 def _standing(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Mapping[str, int]) -> Standing:
     if claim and claim.owner == wish.owner:
         return Standing(wish.owner, wish.name)
+    if claim and claim.namespace == wish.namespace and names.is_route(claim.owner) and not names.is_route(wish.owner):
+        return Standing(wish.owner, wish.name, yields=True)
     reason, why = _why(wish, claim, rules, full)
+    if names.is_route(wish.owner):
+        return Standing(wish.owner, wish.name, reason, why)
     return Standing(wish.owner, wish.name, reason, f"clients reach this model as {wish.owner} only: {why}")
 
 
 def _why(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Mapping[str, int]) -> tuple[str, str]:
     name, other = f'the model name "{wish.name}"', "create it again with another spec.model.name"
+    if names.is_route(wish.owner):
+        other = "write another name"
     if not names.is_name(wish.name):
         return INVALID, f"{name} is not one that a model can have; {other}, of letters, digits and ._:- and without /"
     holders = rules.grants.holders(wish.name)
@@ -154,9 +166,12 @@ def _why(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Mapping[str, 
         return RESERVED, f"{name} belonged to {claim.owner}, which is gone, and is kept for it until {ends}; {other}"
     if claim:
         return TAKEN, f"{name} belongs to {claim.owner}; {other}, or {grant}"
-    if wish.owner in full:
-        held = f"the names of namespace {wish.namespace} have {full[wish.owner]} of the {MAX_BYTES} bytes of all names"
-        return FULL, f"there is no room for {name}: {held}, which is its share; delete ModelDeployments there"
+    if wish.key in full:
+        held = f"the names of namespace {wish.namespace} have {full[wish.key]} of the {MAX_BYTES} bytes of all names"
+        return (
+            FULL,
+            f"there is no room for {name}: {held}, which is its share; delete ModelDeployments or ModelRoutes there",
+        )
     return TAKEN, f"{name} is not free; {other}, or {grant}"
 
 

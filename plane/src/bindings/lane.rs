@@ -35,7 +35,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 14] = [
+const REASONS: [&str; 17] = [
     "",
     "tenants",
     "recount",
@@ -50,6 +50,9 @@ const REASONS: [&str; 14] = [
     "endpoints",
     "predictions",
     "objectives",
+    "prefix_affinity",
+    "fallback",
+    "model_route",
 ];
 
 fn reason(given: &str) -> PyResult<&'static str> {

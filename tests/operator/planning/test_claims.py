@@ -17,6 +17,8 @@ from slipway_operator.model.cluster.names import (
     encode,
     grants,
     is_name,
+    owner_of_route,
+    route_key,
     size_bytes,
 )
 from slipway_operator.model.cluster.observed import Observed
@@ -357,3 +359,56 @@ def test_unknown_claims_are_no_outage() -> None:
 def test_owner_of_its_name_has_no_condition() -> None:
     """No status changes at an upgrade: a thousand of them would be a thousand writes."""
     assert settled(Standing("b/chat", "chat")).obj()["status"] == settled(None).obj()["status"]
+
+
+# --- ModelRoutes
+
+
+def route_wish(route: str, name: str, age: int = 0) -> Wish:
+    return Wish(owner_of_route(route), name, wish("x/x", name, age).created)
+
+
+def test_within_a_namespace_a_route_has_the_name_and_the_deployment_yields_without_a_conflict() -> None:
+    rules, now = ClaimRules(100.0), after(0)
+    first = settle({}, [wish("a/chat", "chat")], rules, now)
+    both = [wish("a/chat", "chat"), route_wish("a/front", "chat", 5), route_wish("a/front", "gpt", 5)]
+    taken = settle(first.claims, both, rules, now)
+    assert {name: claim.owner for name, claim in taken.claims.items()} == dict.fromkeys(
+        ("chat", "gpt"), "ModelRoute/a/front"
+    )
+    assert taken.standings["a/chat"] == Standing("a/chat", "chat", yields=True)
+    assert not taken.standings[route_key("ModelRoute/a/front", "gpt")].lost
+    assert settle(decode(encode(taken.claims)), both, rules, now).claims == taken.claims
+    back = settle(taken.claims, both[:1], rules, now)
+    assert back.claims["chat"].owner == "a/chat" and back.standings["a/chat"] == Standing("a/chat", "chat")
+    assert back.claims["gpt"].released_at == now, "no other namespace gets it for a while"
+
+
+@pytest.mark.parametrize("route_first", [True, False])
+def test_of_two_namespaces_the_first_claim_wins_whatever_kind_it_is(route_first: bool) -> None:
+    wishes = [wish("b/chat", "chat", 5 * (not route_first)), route_wish("a/front", "chat", 5 * route_first)]
+    settled = settle({}, wishes, ClaimRules(100.0), after(0))
+    route = settled.standings[route_key("ModelRoute/a/front", "chat")]
+    if route_first:
+        assert not route.lost and settled.standings["b/chat"].reason == TAKEN
+        assert "belongs to ModelRoute/a/front" in settled.standings["b/chat"].message
+    else:
+        assert route.reason == TAKEN and "belongs to b/chat; write another name" in route.message
+    again = settle(settled.claims, wishes, ClaimRules(100.0), after(1))
+    assert again.claims == settled.claims
+
+
+def test_a_route_and_a_deployment_of_one_name_are_two_owners() -> None:
+    settled = settle({}, [wish("a/chat", "one"), route_wish("a/chat", "two")], ClaimRules(100.0), after(0))
+    assert {name: claim.owner for name, claim in settled.claims.items()} == {
+        "one": "a/chat",
+        "two": "ModelRoute/a/chat",
+    }
+    assert settled.claims["two"].namespace == "a"
+
+
+def test_a_grant_decides_about_routes_too() -> None:
+    rules = ClaimRules(100.0, grants([("b", "chat")])[0])
+    settled = settle({}, [route_wish("a/front", "chat"), route_wish("b/front", "chat", 9)], rules, after(0))
+    assert settled.claims["chat"].owner == "ModelRoute/b/front"
+    assert settled.standings[route_key("ModelRoute/a/front", "chat")].reason == GRANTED

@@ -21,6 +21,16 @@
 - apiGroups: [slipway.dev]
   resources: [modelpools/status]
   verbs: [update]
+# Public names with rules. Targets of other namespaces need a ReferenceGrant there, where the cluster has these.
+- apiGroups: [slipway.dev]
+  resources: [modelroutes]
+  verbs: [list]
+- apiGroups: [slipway.dev]
+  resources: [modelroutes/status]
+  verbs: [update]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [referencegrants]
+  verbs: [list]
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [slipway-model-pools]
@@ -191,7 +201,7 @@
 
 {{- define "slipway.gatewayRules" -}}
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments]
+  resources: [modeldeployments, modelroutes]
   verbs: [get, list, watch]
 # Endpoints are pods that a revision's own ReplicaSet controls, or leaders of its LeaderWorkerSet.
 - apiGroups: [""]

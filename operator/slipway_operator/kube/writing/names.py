@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
@@ -63,8 +64,14 @@ class Names(Component):
         add: Callable[[ObjectKey], None],
         may_write: Callable[[], bool],
         now: Callable[[], datetime],
+        *,
+        routes: Callable[[], Sequence[Wish] | None] = lambda: (),
     ) -> None:
-        """`add` is called with each ModelDeployment whose standing changed; `may_write` is `held` of the lease."""
+        """`add` is called with each ModelDeployment whose standing changed; `may_write` is `held` of the lease.
+
+        `routes`: the names that ModelRoutes want; None while they are not known: then claims of ModelRoutes stay.
+        """
+        self._routes = routes
         self._client, self._cache, self._terms = client, cache, terms
         self._add, self._may_write, self._now = add, may_write, now
         self._claims: dict[str, Claim] = {}
@@ -92,6 +99,17 @@ class Names(Component):
             return None
         self._warned.add(wish.owner)
         return self._unclaimed(wish)
+
+    def of_route(self, owner: str, name: str) -> Standing | None:
+        """The standing of one name of a ModelRoute; None while it is not decided."""
+        standing = self._standings.get(names.route_key(owner, name))
+        if standing is None and self._trouble:
+            return Standing(owner, name, UNCLAIMED, self._trouble, known=False)
+        return standing
+
+    def routes_changed(self) -> None:
+        """Decide claims again after ModelRoutes came, left or changed their names."""
+        self._dirty.set()
 
     def forget(self, key: ObjectKey) -> None:
         """Decide claims again after a ModelDeployment was deleted."""
@@ -132,6 +150,8 @@ class Names(Component):
             self._object = await self._read()
         await self._look_up_grants()
         wishes = [_wish(obj) for key in self._cache.deployments() if (obj := self._cache.get(key))]
+        routes = self._routes()
+        wishes += _kept_routes(self._claims) if routes is None else routes
         settled = settle(self._claims, wishes, self._rules, self._now())
         if settled.claims != self._claims or names.DATA_KEY not in (self._object.get("data") or {}):
             await self._write(settled.claims)
@@ -215,9 +235,13 @@ class Names(Component):
     def _notify(self, standings: dict[str, Standing]) -> None:
         before, self._standings = self._standings, standings
         for owner, standing in standings.items():
+            if names.is_route(owner):
+                continue  # whoever writes their status looks at it again and again
             # An owner with its name, and no conflict in its status, needs no reconcile: most owners at a cold start.
             former = before.get(owner)
-            changed = standing.lost or (former is not None and former.lost) or self._reports_conflict(_key(owner))
+            yields = standing.yields or (former is not None and former.yields)
+            lost = standing.lost or (former is not None and former.lost)
+            changed = yields or lost or self._reports_conflict(_key(owner))
             if standing != former and changed:
                 self._add(_key(owner))
 
@@ -253,6 +277,15 @@ def _wish(obj: Object) -> Wish:
     metadata = obj["metadata"]
     name = ((obj.get("spec") or {}).get("model") or {}).get("name") or metadata["name"]
     return Wish(f"{metadata['namespace']}/{metadata['name']}", str(name), metadata.get("creationTimestamp") or "")
+
+
+def _kept_routes(claims: Mapping[str, Claim]) -> list[Wish]:
+    """Wishes for all names that ModelRoutes have."""
+    return [
+        Wish(claim.owner, name, format_time(claim.since))
+        for name, claim in claims.items()
+        if names.is_route(claim.owner) and claim.released_at is None
+    ]
 
 
 def _key(owner: str) -> ObjectKey:

@@ -9,6 +9,7 @@ from functools import cached_property
 import msgspec
 
 from slipway_contracts.api.times import format_time, parse_time
+from slipway_contracts.model_routes import spec as model_routes
 
 ANNOTATION = "slipway.dev/model-names"  # of a Namespace: name patterns reserved for it, separated by commas
 DATA_KEY = "names.json"  # key in the ConfigMap with the claims
@@ -19,43 +20,70 @@ _NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._:-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9]
 _PATTERN = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_NAME - 1}}})?\*|" + _NAME.pattern)
 
 
+_ROUTE = f"{model_routes.KIND}/"  # begins the name of an owner that is a ModelRoute: no namespace has such a name
+
+
+def owner_of_route(name: str) -> str:
+    """The owner's name of a ModelRoute. `name`: its `namespace/name`."""
+    return _ROUTE + name
+
+
+def is_route(owner: str) -> bool:
+    """Whether an owner is a ModelRoute, and no ModelDeployment."""
+    return owner.startswith(_ROUTE)
+
+
+def namespace_of(owner: str) -> str:
+    """The namespace of an owner."""
+    return owner.removeprefix(_ROUTE).partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The owner of a model name. The claim outlives the owner for a while, in which its namespace keeps the name."""
 
-    owner: str  # namespace/name of a ModelDeployment
+    owner: str  # namespace/name of a ModelDeployment, ModelRoute/namespace/name of a ModelRoute
     since: datetime
     released_at: datetime | None = None  # when the owner was deleted or gave up the name
 
     @property
     def namespace(self) -> str:
         """The namespace of the owner."""
-        return self.owner.partition("/")[0]
+        return namespace_of(self.owner)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """An existing ModelDeployment, and the model name in its spec."""
+    """An existing ModelDeployment and the model name in its spec, or a ModelRoute and one of its names."""
 
-    owner: str  # namespace/name
+    owner: str  # as of a claim
     name: str
     created: str  # RFC 3339 in UTC: text order is time order
 
     @property
     def namespace(self) -> str:
-        """The namespace of the ModelDeployment."""
-        return self.owner.partition("/")[0]
+        """The namespace of the object."""
+        return namespace_of(self.owner)
+
+    @property
+    def key(self) -> str:
+        """By which its standing is found: a ModelDeployment has one name, a ModelRoute several."""
+        return route_key(self.owner, self.name) if is_route(self.owner) else self.owner
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whether a ModelDeployment owns its model name; `reason` is empty when it does."""
+    """Whether a ModelDeployment or a ModelRoute owns a model name; `reason` is empty when it does.
 
-    owner: str  # namespace/name of the ModelDeployment itself: requests with this name always reach it
+    `yields`: a ModelRoute of the same namespace has the name of a ModelDeployment, which is no conflict.
+    """
+
+    owner: str  # as of a claim. Requests for namespace/name always reach a ModelDeployment
     name: str
     reason: str = ""
     message: str = ""
     known: bool = True  # False: the owner is unknown at present
+    yields: bool = False
 
     @property
     def lost(self) -> bool:
@@ -104,6 +132,11 @@ def grants(*written: Iterable[tuple[str, str]]) -> tuple[Grants, list[str]]:
                     "beginning of names such as team-*"
                 )
     return Grants({pattern: frozenset(namespaces) for pattern, namespaces in found.items()}), problems
+
+
+def route_key(owner: str, name: str) -> str:
+    """Key of the standing of one name of a ModelRoute."""
+    return f"{owner} {name}"
 
 
 def is_name(name: str) -> bool:

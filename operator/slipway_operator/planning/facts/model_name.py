@@ -10,7 +10,7 @@ def model(at: Situation) -> str:
     standing = at.observed.standing
     if standing is None:
         return at.status.model or at.spec.inputs.model.name
-    return standing.owner if standing.lost and standing.known else standing.name
+    return standing.owner if standing.yields or (standing.lost and standing.known) else standing.name
 
 
 def is_elsewhere(at: Situation) -> bool:
