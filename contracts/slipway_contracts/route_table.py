@@ -16,6 +16,8 @@ from slipway_contracts.api.writing import to_json
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow, outside, shadow_refusal, tolerance_refusals
 
+LONGEST_TTL_S = 30 * 86400  # for which a response may be kept
+
 
 @strict
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,17 @@ class InferenceLogSample:
 
 @strict
 @dataclass(frozen=True, slots=True)
+class ResponseCache:
+    """Responses that gateways keep, and answer equal requests with."""
+
+    ttl_seconds: Int32
+    """Seconds for which a response is kept."""
+    shared: bool | None = None
+    """Whether a tenant gets responses to requests of other tenants."""
+
+
+@strict
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Routing table of the gateways.
 
@@ -129,6 +142,7 @@ class Traffic:
     slo: ServiceLevels | None = None
     prefix_affinity: bool | None = None
     """Whether gateways prefer pods that have seen the beginning of a prompt."""
+    cache: ResponseCache | None = None
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
@@ -165,6 +179,8 @@ class Routed(Protocol):
     def inference_log(self) -> InferenceLogSample | None: ...
     @property
     def slo(self) -> ServiceLevels | None: ...
+    @property
+    def cache(self) -> ResponseCache | None: ...
 
 
 def refusal(table: Routed) -> str:
@@ -191,3 +207,5 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield outside("inferenceLog.percentage", table.inference_log.percentage, 0, 100)
     if table.slo is not None:
         yield service_levels.refusal(table.slo)
+    if table.cache is not None:
+        yield outside("cache.ttlSeconds", table.cache.ttl_seconds, 1, LONGEST_TTL_S)

@@ -15,6 +15,7 @@ from slipway_contracts.route_table import (
     HeaderRoute,
     InferenceLogSample,
     MirrorRoute,
+    ResponseCache,
     Traffic,
     digest,
     refusal,
@@ -58,11 +59,11 @@ TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, Tru
 RECORDED = ROOT / "tests/contract/recorded/traffic.json"
 RECORDED_DIGEST = "7dcddf8e897069ceadf5a7fd95e8bd6b21632c0b564558145120e86e8d50e0c4"
 # What that release had no field for.
-UNKNOWN: dict[str, Any] = {"slo": None, "prefix_affinity": None}
+UNKNOWN: dict[str, Any] = {"slo": None, "prefix_affinity": None, "cache": None}
 # Of a table and of a route: what is read is used as it is.
 SAME = (
     *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
-    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity"),
+    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity", "cache"),
 )
 TRAFFIC = Traffic(
     41,
@@ -81,6 +82,7 @@ TRAFFIC = Traffic(
     inference_log=InferenceLogSample(10, True),
     slo=ServiceLevels(800, 60, 2000, True),
     prefix_affinity=True,
+    cache=ResponseCache(3600, True),
 )
 
 
@@ -106,6 +108,7 @@ def test_gateway_reads_what_the_operator_writes() -> None:
         ({"backends": (Backend("a", 50), Backend("a", 50))}, "a revision is listed twice"),
         ({"inference_log": InferenceLogSample(101)}, "inferenceLog.percentage must be from 0 to 100, and is 101"),
         ({"slo": ServiceLevels(0)}, "slo.ttftMilliseconds must be from 1 to 3600000, and is 0"),
+        ({"cache": ResponseCache(0)}, "cache.ttlSeconds must be from 1 to 2592000, and is 0"),
         ({"mirror_routes": (MirrorRoute("m", "a", -1),)}, "mirrorRoutes.percentage must be from 0 to 100, and is -1"),
         (
             {"mirror_routes": (MirrorRoute("m", "a", 1, (), PredictionTolerance(0, -1)),)},

@@ -40,6 +40,7 @@ def why_python(route: Route) -> str:
         "inference_log": route.inference_log is not None,
         "objectives": route.slo is not None,
         "prefix_affinity": route.prefix_affinity,
+        "cache": route.cache is not None,
     }
     return next((reason for reason, holds in needs.items() if holds), "")
 

@@ -13,7 +13,7 @@ import yaml
 
 from slipway_contracts.api.reading import UnreadableObject, read_text
 from slipway_contracts.api.types import strict
-from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, refusal
+from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, ResponseCache, refusal
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
@@ -45,6 +45,7 @@ class FileModel:
     inference_log: InferenceLogSample | None = None
     slo: ServiceLevels | None = None
     prefix_affinity: bool = False
+    cache: ResponseCache | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -91,6 +92,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         inference_log=entry.inference_log,
         slo=entry.slo,
         prefix_affinity=entry.prefix_affinity,
+        cache=entry.cache,
     )
 
 

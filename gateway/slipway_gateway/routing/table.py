@@ -12,6 +12,7 @@ from slipway_contracts.route_table import (
     HeaderRoute,
     InferenceLogSample,
     MirrorRoute,
+    ResponseCache,
     Traffic,
     digest,
     refusal,
@@ -69,6 +70,7 @@ class Route:
     inference_log: InferenceLogSample | None = None  # None: it has none of its requests
     slo: ServiceLevels | None = None  # objectives that its requests are counted against
     prefix_affinity: bool = False  # endpoints that have seen the beginning of a prompt are preferred
+    cache: ResponseCache | None = None  # responses that are kept; None: none
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -270,6 +272,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         inference_log=traffic.inference_log,
         slo=traffic.slo,
         prefix_affinity=bool(traffic.prefix_affinity),
+        cache=traffic.cache,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

@@ -14,7 +14,7 @@ from slipway_contracts.api.markers import (
     implied_defaults,
     rule,
 )
-from slipway_contracts.api.types import ApiType, Int32, Time
+from slipway_contracts.api.types import DURATION, ApiType, Duration, Int32, Time, duration_rule
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
 from slipway_operator.api.v1alpha1.status import PatchedStatus
@@ -61,6 +61,27 @@ class LoadBalancing(ApiType):
     models, whose engines keep a cache of prompts. A change restarts nothing."""
 
 
+@implied_defaults()
+class ResponseCacheSpec(ApiType):
+    """Responses that gateways keep, and answer equal requests to the same revision with. Requests that sample without a
+    seed are always computed. A change restarts nothing. See docs/caches.md."""
+
+    mode: Literal["Exact"]
+    """Exact: requests are equal if they have the same fields, apart from those that cannot change a response."""
+    ttl: Annotated[
+        Duration,
+        duration_rule("traffic.cache.ttl", "10m, 1h or 24h"),
+        CelRule(
+            f"!{DURATION} || (duration(self) >= duration('1s') && duration(self) <= duration('720h'))",
+            "traffic.cache.ttl is from 1s to 720h: remove traffic.cache for no cache",
+        ),
+    ] = "1h"
+    """Time for which a response is kept, at most 720h. A rollback within it brings the entries of its revision back."""
+    shared: bool = False
+    """Whether a tenant gets responses to requests of other tenants. It can then tell by the time of a response whether
+    someone sent the same request before."""
+
+
 class TrafficSpec(ApiType):
     """How gateways forward requests."""
 
@@ -79,6 +100,7 @@ class TrafficSpec(ApiType):
     could use the credentials. With cookie, clients also get the cookies that pods set. A change restarts nothing."""
     inference_log: InferenceLogSpec | None = None
     load_balancing: LoadBalancing | None = None
+    cache: ResponseCacheSpec | None = None
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"
