@@ -8,6 +8,7 @@ PREFIX = "x-slipway-"  # of all of them, in lower case
 # Gateway → client.
 REVISION = "X-Slipway-Revision"
 FEEDBACK = "X-Slipway-Feedback"  # token of a response; only the gateway sets it
+CACHE = "X-Slipway-Cache"  # hit, miss or bypass, of a route with a cache; only the gateway sets it
 
 # Gateway → server: whose request it is, and how urgent. The gateway drops a client's own.
 TENANT = "X-Slipway-Tenant"

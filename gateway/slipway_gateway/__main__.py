@@ -19,7 +19,7 @@ from slipway_process import collector, logs
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .assembly.cluster import Run, authenticator_of, gateways_watch, service_accounts, tables_of
-from .assembly.forwarding import balancer_of, forwarding_of
+from .assembly.forwarding import balancer_of, caches_of, forwarding_of
 from .assembly.plane import join_lane
 from .assembly.stores import (
     SharedStores,
@@ -183,6 +183,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             jobs=jobs_of(settings, session, balancer),
             claims=shared.claims,
             traces=traces,
+            caches=caches_of(settings, balancer, metrics, forwarding, shared.responses),
         )
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)

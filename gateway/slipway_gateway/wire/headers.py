@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from multidict import CIMultiDict, MultiMapping
 
 from slipway_contracts.headers import (
+    CACHE,
     FEEDBACK,
     PREFIX,
     PRIORITY_LIMIT,
@@ -57,6 +58,7 @@ _OF_ANSWER = (
     _HOP_BY_HOP
     | _OF_RESUMING
     | {"content-length", "x-request-id", REVISION.lower(), PROMPT_TOKENS.lower(), FEEDBACK.lower(), LOAD.lower()}
+    | {CACHE.lower()}
 )
 _MAX_NAMES, _MAX_NAME = 1024, 64
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
