@@ -9,12 +9,15 @@ from multidict import CIMultiDict, MultiMapping
 from ..quotas.usage import Usage
 from ..wire.headers import REQUEST_ID, to_client
 from .directives import names_of
-from .request_key import VARYING
 
-# What CPython takes for an entry beside its body and its headers: measured, see tests/gateway/caching/test_stores.py.
-ENTRY_BYTES = 1024
+# Headers that say how a body or a response is written.
+FORMATS = ("Accept", "Content-Type", "Content-Encoding", "Inference-Header-Content-Length")
+# What CPython takes for an entry, and for a header, beside their bytes: see tests/gateway/caching/test_stores.py.
+ENTRY_BYTES, HEADER_BYTES = 1024, 160
 # Headers of a response that are of one moment or one client.
 _OF_MOMENT = ("date", "age", "expires", "connection", "x-slipway-cache", "x-slipway-revision", REQUEST_ID.lower())
+# Of a request: they are part of its key, or change nothing here.
+_VARYING = frozenset(name.lower() for name in FORMATS) | {"accept-encoding", "origin"}
 _UNSHARED = ("no-store", "private")
 _MAX_HEADER_BYTES = 4096
 # The first id of a response, in whatever place: that of the response itself comes before those of its parts.
@@ -40,7 +43,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def size_bytes(self) -> int:
         """What it takes in memory."""
-        return ENTRY_BYTES + len(self.body) + sum(len(name) + len(value) for name, value in self.headers)
+        headers = sum(HEADER_BYTES + len(name) + len(value) for name, value in self.headers)
+        return ENTRY_BYTES + len(self.body) + headers
 
     def age_s(self, now_s: float) -> float:
         return max(0.0, now_s - self.stored_s)
@@ -56,10 +60,10 @@ def kept_headers(headers: MultiMapping[str]) -> tuple[tuple[str, str], ...] | No
     if (headers.get("Content-Encoding") or "identity").lower() != "identity":
         return None
     varying = (name.strip().lower() for value in headers.getall("Vary", ()) for name in value.split(","))
-    if not VARYING.issuperset(filter(None, varying)):
+    if not _VARYING.issuperset(filter(None, varying)):
         return None
     crossing = to_client(headers, "", "").items()
-    kept = tuple((name, value) for name, value in crossing if name.lower() not in _OF_MOMENT)
+    kept = tuple((str(name), value) for name, value in crossing if name.lower() not in _OF_MOMENT)
     return kept if sum(len(name) + len(value) for name, value in kept) <= _MAX_HEADER_BYTES else None
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 RETRY_EACH_S = 1.0
 _CONNECTIONS = 8
 _FAILURES = (RedisError, OSError, TimeoutError)
+_Command = tuple[bytes | str | int, ...]
 _DECODER = msgspec.msgpack.Decoder(Entry)
 _ENCODE = msgspec.msgpack.Encoder().encode
 
@@ -51,25 +52,23 @@ class RedisStore:
     def size_bytes(self) -> int:
         return self._keys.size_bytes
 
-    async def get(self, key: bytes) -> Entry | None:
-        (found,) = await self.get_all([key])
-        return found
-
-    async def get_all(self, keys: list[bytes]) -> list[Entry | None]:
-        answers = await self._call("MGET", *map(self._name, keys))
+    async def get(self, keys: Sequence[bytes]) -> list[Entry | None]:
+        answers = await self._call([("MGET", *map(self._name, keys))])
         if answers is None:
             return [None] * len(keys)
         for key in keys:
             self._keys.use(key, self._clock())
-        return [_read(answer) for answer in answers]
+        return [_read(answer) for answer in answers[0]]
 
-    async def put(self, key: bytes, owner: str, entry: Entry, ttl_s: float) -> None:
-        gone = self._keys.put(key, Kept(owner, entry.size_bytes, self._clock() + ttl_s))
-        if gone is None:
-            return
-        await self._call("SET", self._name(key), _ENCODE(entry), "PX", max(1, int(ttl_s * 1000)))
-        if gone:
-            await self._call("UNLINK", *map(self._name, gone))
+    async def put(self, entries: Mapping[bytes, Entry], owner: str, ttl_s: float) -> None:
+        calls: list[_Command] = []
+        for key, entry in entries.items():
+            gone = self._keys.put(key, Kept(owner, entry.size_bytes, self._clock() + ttl_s))
+            if gone is not None:
+                calls.append(("SET", self._name(key), _ENCODE(entry), "PX", max(1, int(ttl_s * 1000))))
+                calls += [("UNLINK", *map(self._name, gone))] if gone else []
+        if calls:
+            await self._call(calls)
 
     async def close(self) -> None:
         await drop_connections(self._client)
@@ -77,15 +76,17 @@ class RedisStore:
     def _name(self, key: bytes) -> bytes:
         return self._prefix + key.hex().encode()
 
-    async def _call(self, *command: bytes | str | int) -> list[bytes | None] | None:
-        """The server's answer; None where it gave none."""
+    async def _call(self, commands: Sequence[_Command]) -> list[Any] | None:
+        """The server's answers; None where it gave none."""
         now_s = self._clock()
         if now_s < self._retry_at_s:
             return None
         try:
-            async with asyncio.timeout(2 * self._timeout_s):
-                answer: list[bytes | None] = await self._client.execute_command(*command)
-                return answer
+            async with asyncio.timeout(2 * self._timeout_s), self._client.pipeline(transaction=False) as calls:
+                for command in commands:
+                    calls.execute_command(*command)
+                answers: list[Any] = await calls.execute()
+                return answers
         except _FAILURES as error:
             log.warning("the cache of responses is away, requests are computed: %s", type(error).__name__)
             self._retry_at_s = now_s + RETRY_EACH_S

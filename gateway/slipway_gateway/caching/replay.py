@@ -10,6 +10,7 @@ from slipway_contracts.headers import CACHE, REVISION
 
 from ..forwarding.bodies import SLICE_BYTES
 from ..forwarding.relay import UnusableResponse, WholeResponse
+from ..forwarding.stand_ins import ResponseCollector
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest
 from ..wire.headers import REQUEST_ID
@@ -26,31 +27,56 @@ class Replay:
         self._clock = time.monotonic
 
     async def send(
-        self, entry: Entry, age_s: float, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
+        self,
+        entry: Entry,
+        age_s: float,
+        request: web.Request,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        *,
+        shown: str = HIT,
     ) -> web.StreamResponse:
         """Sends a copy with an id of its own, and notes in the record how that ended."""
         headers = replayed_headers(entry, age_s)
-        headers[REQUEST_ID], headers[REVISION], headers[CACHE] = record.request_id, entry.revision, HIT
+        headers[REQUEST_ID], headers[REVISION], headers[CACHE] = record.request_id, entry.revision, shown
         if outgoing.meter:
             headers.update(outgoing.meter.limit_headers)
-        record.revision, record.cache = entry.revision, HIT
+        record.revision, record.cache = entry.revision, shown
         if (usage := entry.usage) is not None:
             record.find_usage = lambda: (usage, False)
         body = with_new_id(entry.body, os.urandom(16).hex())
-        out: web.StreamResponse
+        if not entry.streams:
+            return await self._send_whole(WholeResponse(200, headers), body, "ok", request, record)
+        out = web.StreamResponse(headers=headers)
         try:
-            if entry.streams:
-                out = web.StreamResponse(headers=headers)
-                await out.prepare(request)
-                record.first_byte = self._clock()
-                await self._write(out, body, outgoing, request)
-            else:
-                out = whole = WholeResponse(200, headers)
-                record.first_byte = self._clock()
-                async with asyncio.timeout(self._stall_timeout_s):
-                    await whole.send(request, body)
+            await out.prepare(request)
+            record.first_byte = self._clock()
+            await self._write(out, body, outgoing, request)
             record.sent_bytes = len(body)
             record.end("ok", 200)
+        except UnusableResponse as error:
+            record.end("refused", error.status, error.code)
+        except (ConnectionError, TimeoutError):
+            record.left()
+            _abort(request)
+        return out
+
+    async def pass_on(
+        self, collected: ResponseCollector, request: web.Request, record: RequestRecord
+    ) -> web.StreamResponse:
+        """Sends a response that was collected for a part of a request: an error, as the record has it."""
+        out = WholeResponse(collected.status, collected.headers)
+        return await self._send_whole(out, b"".join(collected.parts), record.outcome, request, record)
+
+    async def _send_whole(
+        self, out: WholeResponse, body: bytes, outcome: str, request: web.Request, record: RequestRecord
+    ) -> web.StreamResponse:
+        record.first_byte = self._clock()
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                await out.send(request, body)
+            record.sent_bytes = len(body)
+            record.end(outcome, out.status)
         except UnusableResponse as error:
             record.end("refused", error.status, error.code)
         except (ConnectionError, TimeoutError):

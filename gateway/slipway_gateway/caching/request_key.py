@@ -4,15 +4,17 @@ All fields of a body are part of a key except those that are known to change no 
 would miss those of a later engine, and answer a request with the response to another one.
 """
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ..wire.inference import infers
 from ..wire.responses import is_text_path
+from .digests import digest_of, written
+from .embeddings import inputs_of, item_digests
+from .entry import FORMATS
 
 # Reading a longer body would delay other requests. It is computed.
 MAX_KEY_BYTES = 256 << 10
@@ -23,9 +25,6 @@ RESPONSES = "/v1/responses"
 _LEFT_OUT = frozenset(
     {"stream", "stream_options", "user", "metadata", "safety_identifier", "prompt_cache_key", "priority"}
 )
-# Headers that say how a body or a response is written.
-_FORMATS = ("Accept", "Content-Type", "Content-Encoding", "Inference-Header-Content-Length")
-VARYING = frozenset(name.lower() for name in _FORMATS) | {"accept-encoding", "origin"}
 # What a response depends on beside its request.
 _OUTSIDE = ("previous_response_id", "conversation", "background", "web_search_options", "container")
 
@@ -33,12 +32,15 @@ _OUTSIDE = ("previous_response_id", "conversation", "background", "web_search_op
 class CanonicalRequest(msgspec.Struct, frozen=True):
     """A request that has one response. `digest`: equal for equal requests, of 32 bytes. `stream`: of its response.
 
-    `fields`: of its body, where that is one JSON object.
+    `inputs`: of a request for embeddings, whose responses are kept by input; `items` are their digests, and `fields`
+    all of its body.
     """
 
     digest: bytes
     stream: bool = False
-    fields: dict[str, Any] | None = None
+    fields: Mapping[str, Any] = {}
+    inputs: Sequence[Any] = ()
+    items: Sequence[bytes] = ()
 
 
 class _Ambiguous(ValueError):
@@ -55,7 +57,7 @@ def canonical(
     path = path_qs.partition("?")[0]
     if len(body) > MAX_KEY_BYTES:
         return None
-    formats = [f"{name}:{headers.get(name, '')}" for name in _FORMATS]
+    formats = [f"{name}:{headers.get(name, '')}" for name in FORMATS]
     if is_opaque(path):
         return CanonicalRequest(digest_of((path_qs, *formats, body)))
     fields = read_fields(body)
@@ -66,7 +68,10 @@ def canonical(
     left_out = _LEFT_OUT if not infers(path) else frozenset[str]()
     kept = {name: value for name, value in fields.items() if name not in left_out}
     parts = (path_qs, *formats, "stream" if stream else "whole", written(options), written(kept))
-    return CanonicalRequest(digest_of(parts), stream, fields)
+    inputs = inputs_of(fields) if path == EMBEDDINGS else None
+    if inputs is None:
+        return CanonicalRequest(digest_of(parts), stream)
+    return CanonicalRequest(digest_of(parts), stream, fields, inputs, item_digests(path_qs, formats, kept, inputs))
 
 
 def entry_key(scope: str, route: str, uid: str, revision: str, digest: bytes) -> bytes:
@@ -100,21 +105,6 @@ def read_fields(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None
-
-
-def written(value: Any) -> str:
-    """The canonical JSON of a value: names in order, no spaces. 1 and 1.0 differ, as they do for some servers."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def digest_of(parts: Iterable[str | bytes]) -> bytes:
-    """SHA-256 of parts with their lengths, so that no two lists of parts have the same bytes."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        digest.update(b"%d:" % len(data))
-        digest.update(data)
-    return digest.digest()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

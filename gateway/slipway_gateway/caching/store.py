@@ -1,6 +1,6 @@
 """Where entries are kept: in the memory of a gateway, bounded in bytes and time, with a share for each owner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from slipway_process.fair_memory import FairMemory
@@ -17,12 +17,12 @@ class EntryStore(Protocol):
         """What this gateway keeps there."""
         ...
 
-    async def get(self, key: bytes) -> Entry | None: ...
+    async def get(self, keys: Sequence[bytes]) -> list[Entry | None]:
+        """The entries of these keys; None for those that are not kept."""
+        ...
 
-    async def get_all(self, keys: list[bytes]) -> list[Entry | None]: ...
-
-    async def put(self, key: bytes, owner: str, entry: Entry, ttl_s: float) -> None:
-        """Keeps an entry of `owner` for `ttl_s` at most; it replaces the one of this key."""
+    async def put(self, entries: Mapping[bytes, Entry], owner: str, ttl_s: float) -> None:
+        """Keeps entries of `owner` by key for `ttl_s` at most; they replace those of these keys."""
         ...
 
     async def close(self) -> None: ...
@@ -102,16 +102,20 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def get(self, key: bytes) -> Entry | None:
+    async def get(self, keys: Sequence[bytes]) -> list[Entry | None]:
+        return [self._get(key) for key in keys]
+
+    async def put(self, entries: Mapping[bytes, Entry], owner: str, ttl_s: float) -> None:
+        for key, entry in entries.items():
+            self._put(key, owner, entry, ttl_s)
+
+    def _get(self, key: bytes) -> Entry | None:
         if self._keys.use(key, self._clock()):
             return self._entries[key]
         self._forget(key)
         return None
 
-    async def get_all(self, keys: list[bytes]) -> list[Entry | None]:
-        return [await self.get(key) for key in keys]
-
-    async def put(self, key: bytes, owner: str, entry: Entry, ttl_s: float) -> None:
+    def _put(self, key: bytes, owner: str, entry: Entry, ttl_s: float) -> None:
         self._forget(key)
         if self._account.grow(entry.size_bytes):
             return
