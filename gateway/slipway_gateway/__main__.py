@@ -203,8 +203,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 "ledger": (ledger.run, OnFailure.UNREADY),
                 "plane": (plane.run if plane else None, OnFailure.UNREADY),
                 **{name: (store_.run, OnFailure.UNREADY) for name, store_ in shared.tasks.items()},
-                # Without these a gateway serves all the same.
-                "collector": (collector.collect_when_grown, OnFailure.SHOW),
+                "collector": (collector.collect_when_grown, OnFailure.SHOW),  # without it and these a gateway serves
                 "gateways": (gateways_watch(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
                 "probes": (forwarding.twins.run if settings.twin_max_inflight else None, OnFailure.SHOW),

@@ -80,7 +80,7 @@ def read_computed(body: bytes, count: int) -> Computed | None:
 
 
 def entries_of(entry: Entry, computed: Computed, inputs: Sequence[Any]) -> list[Entry]:
-    """An entry for each input. A server tells the tokens of all together: each has its part by its length."""
+    """An entry for each input. A server reports the tokens of all together: each has its part by its length."""
     tokens = apportioned(computed.tokens, [len(one) for one in inputs])
     return [
         msgspec.structs.replace(

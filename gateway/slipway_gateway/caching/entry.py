@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import msgspec
 from multidict import CIMultiDict, MultiMapping
 
+from slipway_contracts.headers import CACHE, REVISION
+
 from ..quotas.usage import Usage
 from ..wire.headers import REQUEST_ID, to_client
 from .directives import names_of
@@ -15,7 +17,7 @@ FORMATS = ("Accept", "Content-Type", "Content-Encoding", "Inference-Header-Conte
 # What CPython takes for an entry, and for a header, beside their bytes: see tests/gateway/caching/test_stores.py.
 ENTRY_BYTES, HEADER_BYTES = 1024, 160
 # Headers of a response that are of one moment or one client.
-_OF_MOMENT = ("date", "age", "expires", "connection", "x-slipway-cache", "x-slipway-revision", REQUEST_ID.lower())
+_OF_MOMENT = ("date", "age", "expires", "connection", CACHE.lower(), REVISION.lower(), REQUEST_ID.lower())
 # Of a request: they are part of its key, or change nothing here.
 _VARYING = frozenset(name.lower() for name in FORMATS) | {"accept-encoding", "origin"}
 _UNSHARED = ("no-store", "private")

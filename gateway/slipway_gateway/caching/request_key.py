@@ -92,7 +92,7 @@ def has_one_response(path: str, fields: Mapping[str, Any]) -> bool:
         return True
     if not is_text_path(path):
         return False
-    # A server of the Responses API stores a response unless it is told not to: a copy could not be referred to.
+    # A server of the Responses API stores a response unless a request forbids it: a copy could not be referred to.
     if path == RESPONSES and fields.get("store") is not False:
         return False
     return fields.get("store") is not True and (_is_zero(fields.get("temperature")) or _is_seed(fields.get("seed")))

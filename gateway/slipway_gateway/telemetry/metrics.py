@@ -142,17 +142,8 @@ class GatewayMetrics:
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
         answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired, self._rated)
-        counts = (
-            *answers,
-            *self._of_caches,
-            self._implausible,
-            self._prompts,
-            self._scored,
-            self.ejections,
-            self.crashes,
-            self.poison,
-        )
-        self._of_pairs = (*counts, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
+        counts = (*answers, self._implausible, self._prompts, self._scored, self.ejections, self.crashes, self.poison)
+        self._of_pairs = (*counts, *self._of_caches, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
         self._tenants: dict[str, None] = {}

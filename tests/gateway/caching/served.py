@@ -1,4 +1,4 @@
-"""A model whose responses tell whom and what they answer, and a gateway with a cache in front of it."""
+"""A model whose responses name their revision and their request, and a gateway with a cache in front of it."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def chat(question: str = "why?", **fields: Any) -> dict[str, Any]:
 
 
 class Model:
-    """Answers chats with its name and what was asked. `gate`: responses wait for it."""
+    """Answers chats with its name and what was wanted. `gate`: responses wait for it."""
 
     def __init__(self, name: str = "r1", finish: str | None = "stop") -> None:
         self.name, self.finish = name, finish
@@ -35,18 +35,18 @@ class Model:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         self.computed += 1
-        asked = await request.json()
+        wanted = await request.json()
         await self.gate.wait()
-        text = f"{self.name} on {asked['messages'][-1]['content']}"
-        if asked.get("stream"):
-            return await self._stream(request, text, asked)
+        text = f"{self.name} on {wanted['messages'][-1]['content']}"
+        if wanted.get("stream"):
+            return await self._stream(request, text, wanted)
         if self.status != 200:
             return web.json_response({"error": {"message": "no"}}, status=self.status)
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": self.finish}
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": 1, "model": "chat"}
         return web.json_response(head | {"choices": [choice], "usage": USAGE}, headers=self.headers)
 
-    async def _stream(self, request: web.Request, text: str, asked: dict[str, Any]) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, text: str, wanted: dict[str, Any]) -> web.StreamResponse:
         out = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await out.prepare(request)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion.chunk", "created": 1, "model": "chat"}
@@ -54,7 +54,7 @@ class Model:
             await self._event(out, head | {"choices": [{"index": 0, "delta": {"content": word}}]})
         if self.finish:
             await self._event(out, head | {"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]})
-        if (asked.get("stream_options") or {}).get("include_usage"):
+        if (wanted.get("stream_options") or {}).get("include_usage"):
             await self._event(out, head | {"choices": [], "usage": USAGE})
         await out.write(b"data: [DONE]\n\n")
         return out

@@ -251,7 +251,7 @@ async def test_hits_are_no_outcome_for_the_judge_and_their_sessions_are_assigned
         assert sum(counts["assigned"] for counts in sample["revisions"].values()) == 20
 
 
-async def test_a_hit_is_no_activity_and_wakes_nobody() -> None:
+async def test_a_hit_is_no_activity_and_wakes_no_pod() -> None:
     async with cached(Model()) as (gate, server):
         await ask(gate)
         publish(gate, ("r1", 100, [server.url]), asleep=True, wake_s=5)

@@ -19,12 +19,12 @@ class Encoder:
     """One number for each input: its length. A token for each character."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.wanted: list[Any] = []
         self.status, self.broken = 200, False
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         inputs = (await request.json())["input"]
-        self.asked.append(inputs)
+        self.wanted.append(inputs)
         if self.status != 200:
             return web.json_response({"error": {"message": "no"}}, status=self.status)
         listed = [inputs] if isinstance(inputs, str) or isinstance(inputs[0], int) else inputs
@@ -53,13 +53,13 @@ async def test_only_inputs_that_are_not_kept_are_computed() -> None:
         assert (first.cache, numbers(first)) == ("miss", [1, 2])
         part = await ask(gate, embed("bb", "ccc", "a", "dddd"), PATH)
         assert (part.cache, numbers(part)) == ("partial", [2, 3, 1, 4])
-        assert encoder.asked == [["a", "bb"], ["ccc", "dddd"]]
+        assert encoder.wanted == [["a", "bb"], ["ccc", "dddd"]]
         assert part.json["usage"] == {
             "prompt_tokens": 10, "total_tokens": 10, "prompt_tokens_details": {"cached_tokens": 3},
         }  # fmt: skip
         assert [one["index"] for one in part.json["data"]] == [0, 1, 2, 3]
         whole = await ask(gate, embed("dddd", "a"), PATH)
-        assert (whole.cache, numbers(whole), len(encoder.asked)) == ("hit", [4, 1], 2)
+        assert (whole.cache, numbers(whole), len(encoder.wanted)) == ("hit", [4, 1], 2)
         single = await ask(gate, {"model": "chat", "input": "ccc"}, PATH)
         assert (single.cache, numbers(single)) == ("hit", [3])
         assert gate.outcomes() == {"ok": 4}
@@ -95,7 +95,7 @@ async def test_an_error_of_the_missing_part_is_the_response(status: int) -> None
         encoder.status = status
         answer = await ask(gate, embed("a", "bb"), PATH)
         assert (answer.status, answer.json["error"]["message"]) == (status, "no")
-        assert encoder.asked == [["a"], ["bb"]]
+        assert encoder.wanted == [["a"], ["bb"]]
         assert sum(gate.outcomes().values()) == 2
 
 
@@ -106,7 +106,7 @@ async def test_a_response_that_lacks_an_embedding_is_neither_kept_nor_merged() -
         encoder.broken = True
         answer = await ask(gate, embed("a", "bb"), PATH)
         assert answer.cache == "miss"
-        assert encoder.asked[-1] == ["a", "bb"], "the whole request, as without a cache"
+        assert encoder.wanted[-1] == ["a", "bb"], "the whole request, as without a cache"
         encoder.broken = False
         assert numbers(await ask(gate, embed("bb", "a"), PATH)) == [2, 1]
 

@@ -96,8 +96,8 @@ class World:
         record.revision = endpoint.revision
         if how == "refused":
             raise errors.overloaded("no room")
-        asked = json.loads(outgoing.body)["messages"]
-        about = [base_revision(endpoint.revision), outgoing.headers.get(TENANT, ""), uid, asked]
+        wanted = json.loads(outgoing.body)["messages"]
+        about = [base_revision(endpoint.revision), outgoing.headers.get(TENANT, ""), uid, wanted]
         choice = {"index": 0, "message": {"content": about}, "finish_reason": None if how == "cut" else "stop"}
         body = json.dumps({"id": "chatcmpl-0123456789abcdef", "choices": [choice]}).encode()
         headers = CIMultiDict({"Content-Type": "application/json"})
@@ -136,8 +136,8 @@ class World:
             assert age_s < route.cache.ttl_seconds if route.cache and found else True
             assert directive != "max-age=3" or age_s <= 3 + (self.now_s - arrived_s)
             (choice,) = json.loads(collector.parts[0])["choices"]
-            revision, of_tenant, uid, asked = choice["message"]["content"]
-            assert (revision, uid, asked) == (base_revision(assigned), route.uid, question)
+            revision, of_tenant, uid, wanted = choice["message"]["content"]
+            assert (revision, uid, wanted) == (base_revision(assigned), route.uid, question)
             assert choice["finish_reason"] == "stop"
             assert of_tenant == tenant or (route.cache and route.cache.shared)
             self.hits += 1

@@ -78,8 +78,8 @@ class ResponseCacheSpec(ApiType):
     ] = "1h"
     """Time for which a response is kept, at most 720h. A rollback within it brings the entries of its revision back."""
     shared: bool = False
-    """Whether a tenant gets responses to requests of other tenants. It can then tell by the time of a response whether
-    someone sent the same request before."""
+    """Whether a tenant gets responses to requests of other tenants. The time of a response then shows a tenant whether
+    the same request was sent before."""
 
 
 class TrafficSpec(ApiType):
