@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from msgspec.structs import replace
+from multidict import istr
 
 from slipway_contracts.headers import RESUME, TENANT
 from slipway_contracts.route_table import ResponseCache
@@ -33,6 +34,8 @@ MISS, BYPASS = "miss", "bypass"
 PARTIAL = "partial"  # some embeddings were kept
 JOINED = "joined"  # a hit that waited for an equal request
 
+_CACHE_CONTROL = istr("Cache-Control")
+
 Forward = Callable[[web.Request, UpstreamRequest, RequestRecord], Awaitable[web.StreamResponse]]
 
 
@@ -56,6 +59,8 @@ class CachedCall(msgspec.Struct, frozen=True):
     def key_of(self, revision: str) -> bytes:
         """The key of the same request's response by another revision. Baseline pods run the same as their revision."""
         assert self.canonical is not None
+        if self.key and revision == self.revision:
+            return self.key
         return entry_key(self.scope, self.route.name, self.route.uid, base_revision(revision), self.canonical.digest)
 
     def item_keys(self, revision: str) -> list[bytes]:
@@ -116,7 +121,7 @@ class ResponseCaches:
             return None
         tenant = outgoing.headers.get(TENANT, "")
         scope = "shared" if route.cache.shared else f"tenant {tenant}"
-        directives = directives_of(request.headers.getall("Cache-Control", ()))
+        directives = directives_of(request.headers.getall(_CACHE_CONTROL, ()))
         call = CachedCall(route.cache, route, scope, tenant or outgoing.client, directives)
         if _is_personal(outgoing):
             return call
@@ -156,7 +161,7 @@ class ResponseCaches:
             return await self._complete(call, found, request, outgoing, record)
         if found is not None:
             return await self._copy(found, HIT, request, outgoing, record)
-        joins = call.stores and not call.directives.no_cache
+        joins = call.stores and not call.directives.no_cache and self.flights.of(call.key) is not None
         if joins and (entry := await self._awaited(call, record.owner)) is not None:
             if outgoing.meter is not None:
                 outgoing.meter.hit(entry.revision, entry.usage or Usage())

@@ -1,6 +1,6 @@
 """What the header Cache-Control of a request demands (pure): RFC 9111, section 5.2.1."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -26,11 +26,11 @@ class Directives(msgspec.Struct, frozen=True):
 NONE = Directives()
 
 
-def directives_of(values: Iterable[str]) -> Directives:
+def directives_of(values: Collection[str]) -> Directives:
     """The directives of all headers Cache-Control of a request. Unknown ones demand nothing."""
-    given = dict(_pairs(values))
-    if not given:
+    if not values:
         return NONE
+    given = dict(_pairs(values))
     return Directives(
         "no-store" in given,
         "no-cache" in given,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 import msgspec
-from multidict import CIMultiDict, MultiMapping
+from multidict import CIMultiDict, MultiMapping, istr
 
 from slipway_contracts.headers import CACHE, REVISION
 
@@ -13,7 +13,7 @@ from ..wire.headers import REQUEST_ID, to_client
 from .directives import names_of
 
 # Headers that say how a body or a response is written.
-FORMATS = ("Accept", "Content-Type", "Content-Encoding", "Inference-Header-Content-Length")
+FORMATS = tuple(map(istr, ("Accept", "Content-Type", "Content-Encoding", "Inference-Header-Content-Length")))
 # What CPython takes for an entry, and for a header, beside their bytes: see tests/gateway/caching/test_stores.py.
 ENTRY_BYTES, HEADER_BYTES = 1024, 160
 # Headers of a response that are of one moment or one client.
@@ -57,13 +57,16 @@ def kept_headers(headers: MultiMapping[str]) -> tuple[tuple[str, str], ...] | No
 
     It must not if the server says so, sets a cookie, compressed it, or chose it by a header that is no part of a key.
     """
-    if "Set-Cookie" in headers or not names_of(headers.getall("Cache-Control", ())).isdisjoint(_UNSHARED):
+    if "Set-Cookie" in headers:
+        return None
+    if "Cache-Control" in headers and not names_of(headers.getall("Cache-Control")).isdisjoint(_UNSHARED):
         return None
     if (headers.get("Content-Encoding") or "identity").lower() != "identity":
         return None
-    varying = (name.strip().lower() for value in headers.getall("Vary", ()) for name in value.split(","))
-    if not _VARYING.issuperset(filter(None, varying)):
-        return None
+    if "Vary" in headers:
+        varying = (name.strip().lower() for value in headers.getall("Vary") for name in value.split(","))
+        if not _VARYING.issuperset(filter(None, varying)):
+            return None
     crossing = to_client(headers, "", "").items()
     kept = tuple((str(name), value) for name, value in crossing if name.lower() not in _OF_MOMENT)
     return kept if sum(len(name) + len(value) for name, value in kept) <= _MAX_HEADER_BYTES else None

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from slipway_contracts.route_table import ResponseCache
 from testkit.until import until_async
+from tests.gateway.grpc_gateway import grpc_gateway, infer, inferring
 from tests.gateway.harness import gateway, upstream
 from tests.gateway.test_judged import judged
 from tests.support.report import route_reports
@@ -83,6 +84,13 @@ async def test_a_seed_makes_a_sampled_response_one() -> None:
     async with cached(Model()) as (gate, _):
         body = chat(temperature=0.9, seed=3)
         assert [(await ask(gate, body)).cache for _ in range(2)] == ["miss", "hit"]
+
+
+async def test_bodies_that_take_long_to_read_are_computed() -> None:
+    async with cached(Model()) as (gate, _):
+        for more in ({"x": "y" * (256 << 10)}, {"x": [{}] * 4097}):
+            assert [(await ask(gate, json.dumps(chat(**more)).encode())).cache for _ in range(2)] == ["bypass"] * 2
+        assert (await ask(gate, chat(x=[{}] * 4000))).cache == "miss"
 
 
 async def test_names_that_appear_twice_are_not_compared() -> None:
@@ -399,3 +407,54 @@ async def test_predictions_are_compared_byte_for_byte() -> None:
         assert other.cache == "miss"
         rank = {"model": "chat", "query": "q", "documents": ["a"], "user": "u"}
         assert [(await ask(gate, rank, "/v1/rerank")).cache for _ in range(2)] == ["miss", "hit"]
+
+
+async def test_requests_that_wait_end_with_the_gateway() -> None:
+    model = Model()
+    model.gate.clear()
+    async with cached(model) as (gate, _):
+        asking = [asyncio.create_task(ask(gate)) for _ in range(4)]
+        await until_async(lambda: gate.caches.flights.waits == 3)
+        gate.edge.cut()
+        answers = await asyncio.gather(*asking)
+        assert {(answer.status, answer.json["error"]["code"]) for answer in answers} == {(503, "draining")}
+        assert gate.outcomes() == {"drained": 4}
+        model.gate.set()
+
+
+async def test_waiting_for_an_equal_request_has_a_time_limit() -> None:
+    model = Model()
+    model.gate.clear()
+    async with cached(model) as (gate, _):
+        leader = asyncio.create_task(ask(gate))
+        await until_async(lambda: model.computed == 1)
+        gate.caches._wait_timeout_s = 0.1
+        answer = await ask(gate)
+        assert (answer.status, answer.json["error"]["code"]) == (504, "timeout")
+        model.gate.set()
+        assert (await leader).status == 200
+
+
+async def test_calls_of_grpc_have_copies_too() -> None:
+    async with upstream(inferring(1, 2)) as server, grpc_gateway() as made:
+        publish(made.gate, ("r1", 100, [server.url]))
+        first, second = [await made.call("ModelInfer", infer(payload=b"a")) for _ in range(2)]
+        assert first == second
+        await made.call("ModelInfer", infer(payload=b"b"))
+        assert len(server.seen) == 2
+        assert made.gate.outcomes() == {"ok": 3}
+
+
+async def test_a_client_that_does_not_read_its_copy_is_ended() -> None:
+    model = Model("r1 " + "word " * 60_000)  # a stream of some megabytes
+    async with cached(model, cache_max_response_bytes=16 << 20, stall_timeout_s=0.3) as (gate, _):
+        body = chat(stream=True)
+        assert (await ask(gate, body)).cache == "miss"
+        _, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rpartition(":")[2]), limit=1024)
+        sent = json.dumps(body).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Accept: */*\r\nContent-Length: %d\r\n\r\n" % len(sent) + sent)
+        await until_async(lambda: gate.outcomes() == {"ok": 1, "client_closed": 1})
+        writer.close()
+        assert metric(gate, "cache_requests_total", model="chat", revision="r1", result="hit") == 1
+        assert gate.budget.used_bytes == gate.caches.store.size_bytes

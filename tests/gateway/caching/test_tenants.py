@@ -111,3 +111,12 @@ def test_the_cost_of_a_hit_is_rounded_up_once() -> None:
     assert (price.cost_nano(Usage(1, 0)), price.hit_cost_nano(Usage(1, 0))) == (1, 1)
     assert Price("*", input_micro=10**6).hit_cost_nano(Usage(10**6, 0)) == 0
     assert Price("*", input_micro=10**6, hit_percentage=100).hit_cost_nano(Usage(3, 0)) == 3000
+
+
+async def test_a_stream_whose_usage_only_the_gateway_wants_has_none_in_its_copy() -> None:
+    async with cached(tenants=known(), pepper=PEPPER) as (gate, _):
+        first, second = [await ask(gate, chat(stream=True), **of("a")) for _ in range(2)]
+        assert (first.cache, second.cache) == ("miss", "hit")
+        assert all("usage" not in event for answer in (first, second) for event in answer.events)
+        (row,) = await rows(gate)
+        assert (row["input_tokens"], row["saved_input_tokens"], row["saved_output_tokens"]) == (7, 7, 3)
