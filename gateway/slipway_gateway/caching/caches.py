@@ -34,6 +34,8 @@ MISS, BYPASS = "miss", "bypass"
 PARTIAL = "partial"  # some embeddings were kept
 JOINED = "joined"  # a hit that waited for an equal request
 
+# What a byte of a request for embeddings, and each of its inputs, take at most while these are kept apart.
+_BYTES_PER_BYTE, _INPUT_BYTES = 12, 192
 _CACHE_CONTROL = istr("Cache-Control")
 
 Forward = Callable[[web.Request, UpstreamRequest, RequestRecord], Awaitable[web.StreamResponse]]
@@ -132,6 +134,9 @@ class ResponseCaches:
         )
         if found is None or not revision:
             return call
+        size_bytes = _BYTES_PER_BYTE * len(outgoing.body) + _INPUT_BYTES * len(found.items)
+        if found.items and outgoing.account.grow(size_bytes):
+            return call  # there is no room for its inputs, one by one
         call = replace(call, canonical=found, revision=revision)
         return replace(call, key=call.key_of(revision))
 
@@ -237,9 +242,10 @@ class ResponseCaches:
             # No response, or one of another revision, to whose embeddings these may not be added.
             return await self._compute(call, request, outgoing, record)
         self._metrics.cached(record.model, entry.revision, PARTIAL, Usage(found[1].cached_tokens))
-        await self._keep_items(call, entry, computed, inputs)
         whole = replace(entry, body=found[0], usage=found[1])
-        return await self._replay.send(whole, 0.0, request, outgoing, record, shown=PARTIAL)
+        response = await self._replay.send(whole, 0.0, request, outgoing, record, shown=PARTIAL)
+        await self._keep_items(call, entry, computed, inputs)
+        return response
 
     def _is_current(self, call: CachedCall) -> bool:
         """Whether the route is that of the same object still: another one of its name may have answered."""

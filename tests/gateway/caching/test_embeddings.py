@@ -111,6 +111,15 @@ async def test_a_response_that_lacks_an_embedding_is_neither_kept_nor_merged() -
         assert numbers(await ask(gate, embed("bb", "a"), PATH)) == [2, 1]
 
 
+async def test_inputs_count_in_the_memory_of_requests() -> None:
+    encoder = Encoder()
+    async with cached(encoder, memory_budget_bytes=1 << 20) as (gate, _):
+        assert [(await ask(gate, embed("a"), PATH)).cache for _ in range(2)] == ["miss", "hit"]
+        large = embed(*["ab" * 10] * 2000)
+        assert [(await ask(gate, large, PATH)).cache for _ in range(2)] == ["bypass", "bypass"]
+        assert gate.budget.used_bytes == gate.caches.store.size_bytes
+
+
 async def test_only_if_cached_wants_all() -> None:
     async with cached(Encoder()) as (gate, _):
         await ask(gate, embed("a"), PATH)

@@ -1,6 +1,7 @@
 """Keys, directives, final responses and copies: the pure parts."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from slipway_contracts.route_table import ResponseCache
+from slipway_gateway.caching import caches
 from slipway_gateway.caching.directives import Directives, directives_of
 from slipway_gateway.caching.entry import kept_events, kept_headers, with_new_id
 from slipway_gateway.caching.finality import is_final, is_final_stream
@@ -204,3 +206,18 @@ def test_a_routes_file_has_a_cache() -> None:
     refused = parse(text % 0, 1)
     assert isinstance(refused, Problem)
     assert "cache.ttlSeconds must be from 1 to 2592000, and is 0" in refused.text
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [[1000] * 40_000, [f"{n % 90 + 10}" for n in range(2048)], [[500, 600]] * 2000, [[1000 + n] for n in range(2000)]],
+    ids=["tokens", "texts", "lists", "small lists"],
+)
+def test_inputs_take_no_more_memory_than_is_counted(inputs: list[Any]) -> None:
+    body = json.dumps({"model": "m", "input": inputs}, separators=(",", ":")).encode()
+    tracemalloc.start()
+    found = canonical("/v1/embeddings", CIMultiDict(), body)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert found is not None
+    assert held <= caches._BYTES_PER_BYTE * len(body) + caches._INPUT_BYTES * len(found.items)
