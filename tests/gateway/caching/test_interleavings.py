@@ -25,7 +25,7 @@ from slipway_gateway.upstream.exchange import UpstreamRequest, UpstreamResponse
 from slipway_gateway.wire import errors
 from tests.gateway.harness import table
 
-INTERLEAVINGS, STEPS = 10_000, 14
+INTERLEAVINGS, STEPS = 10_000, 12
 QUESTIONS, TENANTS = ("q", "why"), ("", "a", "b")
 REVISIONS = ("r1", "r2", "r1-baseline")
 
