@@ -226,6 +226,9 @@ bench-twin-shadow: setup ## what a twin shadow of all sessions adds to clients' 
 bench-routing: setup ## which pod gets a prompt: our rule beside llm-d's, KubeAI's, least load and chance, simulated and on real pods (15 minutes; QUICK=1: one; ARGS=--help)
 	$(PY) -m bench.routing $(ARGS)
 
+bench-caches: setup ## hits and misses of a cache of responses, beside nginx that serves the same bytes (a minute; QUICK=1: seconds)
+	$(PY) -m bench.caches
+
 bench-operator: setup ## one operator with 100, 1,000 and 5,000 ModelDeployments, with and without pods (15 minutes; QUICK=1: two)
 	$(PY) -m devcluster build control-plane kube-controller-manager kube-scheduler kwok
 	$(PY) -m bench.operator $(ARGS)

@@ -148,13 +148,13 @@ def wrk() -> Environment:
 def _nginx(start: Start) -> Sequence[str | Path]:
     configuration = start.folder / "nginx.conf"
     configuration.write_text(configurations.nginx(start.folder, start.port, start.upstream, start.certificate))
-    return [*_debian_program("nginx", nginx_environment()), "-p", start.folder, "-c", configuration]
+    return [*debian_program("nginx", nginx_environment()), "-p", start.folder, "-c", configuration]
 
 
 def _haproxy(start: Start) -> Sequence[str | Path]:
     configuration = start.folder / "haproxy.cfg"
     configuration.write_text(configurations.haproxy(start.port, start.upstream))
-    return [*_debian_program("haproxy", haproxy_environment()), "-f", configuration, "-db"]
+    return [*debian_program("haproxy", haproxy_environment()), "-f", configuration, "-db"]
 
 
 def _envoy(start: Start) -> Sequence[str | Path]:
@@ -167,7 +167,7 @@ def _envoy(start: Start) -> Sequence[str | Path]:
     return [program, "-c", configuration, "--concurrency", "1", "--disable-hot-restart", "-l", "error"]
 
 
-def _debian_program(name: str, environment: Environment) -> Sequence[str | Path]:
+def debian_program(name: str, environment: Environment) -> Sequence[str | Path]:
     """The system's where it is installed, or the unpacked one with its libraries."""
     if system := shutil.which(name):
         return [system]
@@ -183,7 +183,7 @@ def _prepare_debian(name: str, environment: Environment, console: Console) -> No
 
 def _debian_version(name: str, flag: str, environment: Environment) -> str:
     """The first line of what it writes about itself."""
-    command = [*map(str, _debian_program(name, environment)), flag]
+    command = [*map(str, debian_program(name, environment)), flag]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return next(iter((done.stdout + done.stderr).strip().splitlines()), "")
 

@@ -18,6 +18,8 @@ from slipway_contracts.api.writing import to_json
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow, outside, shadow_refusal, tolerance_refusals
 
+LONGEST_TTL_S = 30 * 86400  # for which a response may be kept
+
 
 @strict
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,17 @@ class InferenceLogSample:
 
 @strict
 @dataclass(frozen=True, slots=True)
+class ResponseCache:
+    """Responses that gateways keep, and answer equal requests with."""
+
+    ttl_seconds: Int32
+    """Seconds for which a response is kept."""
+    shared: bool | None = None
+    """Whether a tenant gets responses to requests of other tenants."""
+
+
+@strict
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Routing table of the gateways.
 
@@ -138,6 +151,7 @@ class Traffic:
     first_byte_seconds: Int32 | None = None
     """Seconds after which a request without a first byte goes to one of these. If absent, none does for that reason."""
     accuracy: AccuracyCounting | None = None
+    cache: ResponseCache | None = None
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
@@ -176,6 +190,8 @@ class Routed(Protocol):
     def slo(self) -> ServiceLevels | None: ...
     @property
     def accuracy(self) -> AccuracyCounting | None: ...
+    @property
+    def cache(self) -> ResponseCache | None: ...
 
 
 def refusal(table: Routed) -> str:
@@ -204,3 +220,5 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield service_levels.refusal(table.slo)
     if table.accuracy is not None:
         yield accuracy_counts.refusal(table.accuracy)
+    if table.cache is not None:
+        yield outside("cache.ttlSeconds", table.cache.ttl_seconds, 1, LONGEST_TTL_S)

@@ -43,6 +43,9 @@ class TenantPrice(ApiType):
     """Price of a million generated tokens."""
     per_request: Amount = "0"
     """Price of a request that is answered, besides its tokens."""
+    cache_hit_percentage: Annotated[Int32, Field(ge=0, le=100)] = 0
+    """Percent of the price of its tokens that a response from a gateway's cache costs. 0: such a response costs
+    perRequest alone, and takes no tokens from the limits."""
 
 
 class TenantBudget(ApiType):

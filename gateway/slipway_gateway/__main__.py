@@ -19,7 +19,7 @@ from slipway_process import collector, logs
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .assembly.cluster import Run, authenticator_of, gateways_watch, service_accounts, tables_of
-from .assembly.forwarding import balancer_of, forwarding_of
+from .assembly.forwarding import balancer_of, caches_of, forwarding_of
 from .assembly.plane import join_lane
 from .assembly.stores import (
     SharedStores,
@@ -183,6 +183,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             jobs=jobs_of(settings, session, balancer),
             claims=shared.claims,
             traces=traces,
+            caches=caches_of(settings, balancer, metrics, forwarding, shared.responses),
         )
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
@@ -202,8 +203,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 "ledger": (ledger.run, OnFailure.UNREADY),
                 "plane": (plane.run if plane else None, OnFailure.UNREADY),
                 **{name: (store_.run, OnFailure.UNREADY) for name, store_ in shared.tasks.items()},
-                # Without these a gateway serves all the same.
-                "collector": (collector.collect_when_grown, OnFailure.SHOW),
+                "collector": (collector.collect_when_grown, OnFailure.SHOW),  # without it and these a gateway serves
                 "gateways": (gateways_watch(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
                 "probes": (forwarding.twins.run if settings.twin_max_inflight else None, OnFailure.SHOW),

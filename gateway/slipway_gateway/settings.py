@@ -251,6 +251,19 @@ class GatewaySettings(ProcessSettings):
     )
     remember_s: Seconds = Field(600.0, description="time that the tokens of a broken stream are kept for its client")
     max_remembered_bytes: Bytes = Field(64 << 20, description="size of all these tokens; beyond it the oldest go")
+    cache_max_bytes: Bytes = Field(
+        64 << 20,
+        description="size of the responses that are kept for routes with a cache, and no more than a quarter of the "
+        "memory budget, of which they are a part; 0: none is kept",
+    )
+    cache_max_response_bytes: Annotated[Bytes, Field(le=16 << 20)] = Field(
+        1 << 20, description="largest response that is kept"
+    )
+    cache_redis_url: Annotated[SecretStr, AfterValidator(_redis_url), Flag("URL")] = Field(
+        SecretStr(""),
+        description="Redis or Valkey server where gateways keep responses together, with URLs as for --redis-url; not "
+        "the same one: it should delete what was used least when it is full; without one each gateway keeps its own",
+    )
     connect_timeout_s: Seconds = Field(2.0, description="time to connect to an endpoint")
     warm_connections: Count = Field(
         2, description="connections kept open to each ready endpoint of a revision without weight; 0: none"

@@ -21,6 +21,7 @@ OF_ONE = {
     "inference_log_max_content_bytes": "one record",
     "state_max_age_s": "a time",
     "max_body_bytes": "one body",
+    "cache_max_response_bytes": "one response",
     "plane_max_body_bytes": "one body",
     "max_client_percentage": "the share itself",
     "max_header_bytes": "one line",

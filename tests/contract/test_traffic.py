@@ -16,6 +16,7 @@ from slipway_contracts.route_table import (
     HeaderRoute,
     InferenceLogSample,
     MirrorRoute,
+    ResponseCache,
     Traffic,
     digest,
     refusal,
@@ -66,11 +67,12 @@ UNKNOWN: dict[str, Any] = {
     "fallback": (),
     "first_byte_seconds": None,
     "accuracy": None,
+    "cache": None,
 }
 # Of a table and of a route: what is read is used as it is.
 SAME = (
     *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
-    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity", "fallback", "accuracy"),
+    *("feedback", "predictions", "inference_log", "slo", "prefix_affinity", "fallback", "accuracy", "cache"),
 )
 TRAFFIC = Traffic(
     41,
@@ -92,6 +94,7 @@ TRAFFIC = Traffic(
     fallback=("chat-small",),
     first_byte_seconds=20,
     accuracy=WATCHED,
+    cache=ResponseCache(3600, True),
 )
 
 
@@ -125,6 +128,7 @@ def test_gateway_reads_what_the_operator_writes() -> None:
             {"accuracy": replace(WATCHED, bins=PublishedBins(cuts=("2", "1")))},
             "accuracy.bins has cuts that do not ascend, labels that are no CRC-32, or neither or both of them",
         ),
+        ({"cache": ResponseCache(0)}, "cache.ttlSeconds must be from 1 to 2592000, and is 0"),
         ({"mirror_routes": (MirrorRoute("m", "a", -1),)}, "mirrorRoutes.percentage must be from 0 to 100, and is -1"),
         (
             {"mirror_routes": (MirrorRoute("m", "a", 1, (), PredictionTolerance(0, -1)),)},

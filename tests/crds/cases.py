@@ -100,6 +100,10 @@ def _rollout(verb: str, *tokens: str) -> tuple[Change, ...]:
     return tuple({"rollout": {verb: token}} for token in tokens)
 
 
+def _cache(ttl: str) -> Change:
+    return {"traffic": {"cache": {"mode": "Exact", "ttl": ttl}}}
+
+
 def _hooks(*hooks: Change) -> Change:
     return {"strategy": {"hooks": list(hooks)}}
 
@@ -733,6 +737,18 @@ CEL_CASES = (
         good=tuple(_beside(_analysis(twinShadow={}), _ramp(maxDuration=text)) for text in ("30s", "1h30m")),
     ),
     Case(
+        "cache-ttl",
+        "traffic.cache.ttl is written in hours, minutes and seconds",
+        bad=tuple(_cache(ttl) for ttl in ("1d", "3600", "1 h", "-1h")),
+        good=tuple(_cache(ttl) for ttl in ("1s", "90m", "1h30m", "720h")),
+    ),
+    Case(
+        "cache-ttl-bounds",
+        "traffic.cache.ttl is from 1s to 720h: remove traffic.cache for no cache",
+        bad=tuple(_cache(ttl) for ttl in ("0s", "00h", "0h0m", "721h", "99999h")),
+        good=tuple(_cache(ttl) for ttl in ("1s", "719h59m60s")),
+    ),
+    Case(
         "baseline-without-analysis",
         "spec.strategy.canary.baselinePod is for an analysis to compare with",
         bad=(_canary(baselinePod=True), _beside({"setWeight": 10}), _canary(baselinePod=True, trafficPercent=10)),
@@ -1005,6 +1021,12 @@ SCHEMA_CASES = (
             {"traffic": {"loadBalancing": {}}},
             *({"traffic": {"loadBalancing": {"policy": one}}} for one in ("LeastLoad", "PrefixAffinity")),
         ),
+    ),
+    Case(
+        "traffic.cache.mode",
+        "spec.traffic.cache.mode",
+        bad=tuple({"traffic": {"cache": one}} for one in ({}, {"mode": "exact"}, {"mode": "Semantic"}, {"ttl": "1h"})),
+        good=({"traffic": {"cache": {"mode": "Exact"}}}, {"traffic": {"cache": {"mode": "Exact", "shared": True}}}),
     ),
     Case(
         "traffic.inferenceLog.percentage",

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from devcluster.ports import reserve_port
 from slipway_contracts.route_table import Backend
-from slipway_gateway.assembly.forwarding import forwarding_of
+from slipway_gateway.assembly.forwarding import caches_of, forwarding_of
 from slipway_gateway.assembly.plane import join_lane
 from slipway_gateway.assembly.stores import access_log_of, admission_of, jobs_of, shared_stores
 from slipway_gateway.authentication.authenticator import Authenticator
@@ -23,6 +23,7 @@ from slipway_gateway.authentication.known_tenants import KnownTenants
 from slipway_gateway.authentication.service_accounts import ServiceAccountTokens
 from slipway_gateway.authentication.token_review import TokenReview
 from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.caching.caches import ResponseCaches
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.writer import Ledger
@@ -102,6 +103,7 @@ class Gateway:
     known: KnownTenants
     admission: Admission
     ledger: Ledger
+    caches: ResponseCaches
     generation: int = 0
     counted: dict[tuple[str, ...], float] = field(default_factory=dict)
 
@@ -238,6 +240,7 @@ async def gateway(
             if one
         ]
         lines = Lines()
+        caches = caches_of(settings, balancer, metrics, forwarding, shared.responses)
         edge = PublicApi(
             settings,
             balancer,
@@ -248,6 +251,7 @@ async def gateway(
             access_log=AccessLog(lines) if settings.access_log == "off" else access_log_of(settings, metrics),
             jobs=jobs_of(settings, session, balancer),
             traces=traces,
+            caches=caches,
         )
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
@@ -276,6 +280,7 @@ async def gateway(
                 known,
                 admission,
                 ledger,
+                caches,
             )
         finally:
             await client.close()

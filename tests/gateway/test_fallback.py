@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_contracts.route_table import Backend
+from slipway_contracts.route_table import Backend, ResponseCache
 from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 from tests.support.report import route_reports
 
@@ -233,3 +233,12 @@ async def test_with_a_fallback_nearly_every_request_is_answered(misbehaviour: st
         sent = sum(len(server.seen) for server in (first, second, small))
         assert results[200] >= 999
         assert sent <= 1200
+
+
+async def test_what_another_deployment_answers_is_kept_in_no_cache() -> None:
+    async with two(whole({}, 500), whole(SMALL)) as (gate, (large, small)):
+        publish(gate, [large.url], [small.url], cache=ResponseCache(60))
+        for _ in range(2):
+            status, _, headers = await answered(gate, ASK | {"temperature": 0})
+            assert (status, headers["X-Slipway-Fallback"]) == (200, "ns/large; error")
+        assert len(small.seen) == 2

@@ -11,6 +11,8 @@ from ..balancing.failsafe_state import FailsafeSettings
 from ..balancing.load_balancer import LoadBalancer
 from ..balancing.outlier import OutlierDetection
 from ..balancing.prefix_index import BLOCK_BYTES, MAX_BLOCKS
+from ..caching.caches import ResponseCaches
+from ..caching.store import EntryStore, MemoryStore
 from ..feedback.tokens import FeedbackTokens
 from ..forwarding.crashes import CrashTracker
 from ..forwarding.fallback import Fallbacks
@@ -98,6 +100,31 @@ def forwarding_of(
         inference_log=inference_log,
     )
     return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer)
+
+
+def caches_of(
+    settings: GatewaySettings,
+    balancer: LoadBalancer,
+    metrics: GatewayMetrics,
+    forwarding: Forwarding,
+    shared: EntryStore | None,
+) -> ResponseCaches:
+    """`shared`: where gateways keep responses together; None: this one keeps its own, in the memory of requests."""
+    size_bytes = max_cache_bytes(settings) if shared is None else settings.cache_max_bytes
+    return ResponseCaches(
+        shared or MemoryStore(size_bytes, forwarding.budget, time.monotonic),
+        balancer,
+        metrics,
+        forwarding.proxy.forward,
+        most_bytes=min(size_bytes, settings.cache_max_response_bytes),
+        stall_timeout_s=settings.stall_timeout_s,
+        wait_timeout_s=settings.request_timeout_s,
+    )
+
+
+def max_cache_bytes(settings: GatewaySettings) -> int:
+    """How many bytes of responses are kept: at most a quarter of the memory for requests."""
+    return min(settings.cache_max_bytes, _budget_bytes(settings) // 4)
 
 
 def balancer_of(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: str) -> LoadBalancer:

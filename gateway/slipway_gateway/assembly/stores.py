@@ -10,6 +10,7 @@ from slipway_contracts.passes import PassKeys
 from slipway_process.spans import Exporter, exporter
 
 from ..balancing.load_balancer import LoadBalancer
+from ..caching.store import EntryStore
 from ..feedback.endpoint import SharedClaims
 from ..ledger.inference_table import InferenceTable
 from ..ledger.store import LedgerStore
@@ -33,6 +34,7 @@ class SharedStores(NamedTuple):
     limits: SharedCounters | None = None
     budgets: SharedBudgets | None = None
     claims: SharedClaims | None = None  # of feedback tokens
+    responses: EntryStore | None = None  # that are kept; None: each gateway keeps its own
 
     @property
     def tasks(self) -> dict[str, SharedCounters | SharedBudgets]:
@@ -42,7 +44,7 @@ class SharedStores(NamedTuple):
         }
 
     @property
-    def stores(self) -> tuple[SharedCounters | SharedBudgets | SharedClaims, ...]:
+    def stores(self) -> tuple[SharedCounters | SharedBudgets | SharedClaims | EntryStore, ...]:
         return tuple(store for store in self if store is not None)
 
 
@@ -51,8 +53,9 @@ def shared_stores(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Le
     Raises:
         ValueError: the URL of Redis cannot be used.
     """
+    responses = _response_store(settings, metrics)
     if not (url := settings.redis_url.get_secret_value()):
-        return SharedStores()
+        return SharedStores(responses=responses)
     # The client takes a while to load.
     from ..sharing.redis_budgets import RedisBudgets
     from ..sharing.redis_claims import RedisClaims
@@ -63,7 +66,21 @@ def shared_stores(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Le
         RedisCounters(*connection, metrics),
         RedisBudgets(*connection, metrics, own=ledger.own, hour=lambda: ledger.hour),
         RedisClaims(*connection),
+        responses,
     )
+
+
+def _response_store(settings: GatewaySettings, metrics: GatewayMetrics) -> EntryStore | None:
+    """
+    Raises:
+        ValueError: the URL of Redis cannot be used.
+    """
+    if not (url := settings.cache_redis_url.get_secret_value()):
+        return None
+    from ..caching.redis_store import RedisStore
+
+    connection = (url, settings.redis_prefix, settings.redis_timeout_s)
+    return RedisStore(*connection, settings.cache_max_bytes, time.monotonic, metrics.cache_failures.inc)
 
 
 def admission_of(

@@ -65,8 +65,7 @@ class FirstAttempts:
         """
         table = self._published.current
         route = table.routes.get(endpoint.route) if table else None
-        published = table is not None and route is not None and self._failsafe.uses_published_weights(table, route)
-        own = assign_revision(route, key) if is_sample and route is not None and published else ""
+        own = self._assigned(route, key) if is_sample else ""
         generation = self.samples.epoch(route, now_s) if route and own else None
         counts = bool(generation and generation.assign(own, key, client, now_s))
         here = generation if own == endpoint.revision else None
@@ -111,6 +110,22 @@ class FirstAttempts:
                 self._accuracy.predicted(route, attempt.revision, client, person, prediction)
 
         return count
+
+    def hit(self, route_name: str, key: str, client: str) -> None:
+        """A request got a response from a cache. Its session counts as assigned, because a revision whose cache is
+        empty would otherwise seem to get more than its weight; its outcome counts for no revision."""
+        table, now_s = self._published.current, self._clock()
+        route = table.routes.get(route_name) if table else None
+        own = self._assigned(route, key)
+        if route and own and (generation := self.samples.epoch(route, now_s)):
+            generation.assign(own, key, client, now_s)
+
+    def _assigned(self, route: Route | None, key: str) -> str:
+        """The revision of a key by the published weights; empty where others are in force."""
+        table = self._published.current
+        if table is None or route is None or not self._failsafe.uses_published_weights(table, route):
+            return ""
+        return assign_revision(route, key)
 
     def generation(self, route: Route) -> GenerationSamples | None:
         """Samples of the route's present generation; None where `Samples.epoch` has none."""

@@ -10,7 +10,7 @@ from slipway_contracts.route_table import MirrorRoute
 from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import MAX_ENTRIES, GenerationSamples
 from ..routing.mirroring import choose_mirror
-from ..routing.router import RouteEndpoint, pick, pick_in_revision
+from ..routing.router import RouteEndpoint, assign_revision, pick, pick_in_revision
 from ..routing.table import Route, RouteTable, equivalent_revisions
 from ..telemetry.metrics import GatewayMetrics
 from .accuracy import Accuracy
@@ -192,6 +192,18 @@ class LoadBalancer:
         in_force = self.failsafe.weights_in_force(table, route)
         avoided = self.failsafe.avoided_revision(route, in_force, key)
         return pick(table, in_force, key, picker, excluded, avoided=avoided)
+
+    def revision_of(self, model: str, key: str, revision: str = "", *, preferred: str = "") -> str:
+        """The revision that an attempt would go to now; while none has an endpoint, or the route sleeps, the one that
+        the weights give; empty where there is none. The arguments are those of `pick`."""
+        if revision:
+            return revision
+        if endpoint := self.pick(model, key, (), preferred=preferred):
+            return endpoint.revision
+        table, route = self.published.current, self.published.find(model)
+        if table is None or route is None:
+            return ""
+        return assign_revision(self.failsafe.weights_in_force(table, route), key)
 
     def without_spare(self, model: str, risked: Collection[str]) -> Collection[str]:
         """Endpoints of a model whose end would leave their revision with none that serves: see `Spares.without`."""

@@ -44,6 +44,7 @@ def why_python(route: Route) -> str:
         "objectives": route.slo is not None,
         "prefix_affinity": route.prefix_affinity,
         "fallback": bool(route.fallback),
+        "cache": route.cache is not None,
     }
     return next((reason for reason, holds in needs.items() if holds), "")
 

@@ -78,6 +78,7 @@ def moved(outgoing: UpstreamRequest, target: Route, why: str) -> UpstreamRequest
         forwarded=tuple(name for name in outgoing.forwarded if name in target.forward_headers),
         isolation=None if isolation is None else replace(isolation, deployment=target.name),
         fallback=why,
+        capture=None,
     )
 
 

@@ -1,6 +1,7 @@
 """Sends one response to its client, chunk by chunk, from one server or, if that one fails, from the next."""
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ class Relay:
             crossing[FALLBACK] = outgoing.fallback
         if record.rules:
             crossing[ROUTE] = record.rules
+        if outgoing.capture:
+            outgoing.capture.begin(response, crossing)
         whole = self._aligner is None and response.rest is None and len(response.start) <= SLICE_BYTES
         self._whole = WholeResponse(response.status, crossing) if whole and opened is None else None
         out = opened if opened is not None else self._whole
@@ -131,7 +134,8 @@ class Relay:
 
     async def _open(self) -> None:
         rewritten = self._progress or (self._meter and self._meter.strips_usage) or self._call.responds_as
-        if not rewritten and (length := self._answer.length) is not None:
+        # Of events some may be left out, such as comments.
+        if not rewritten and self._aligner is None and (length := self._answer.length) is not None:
             self._out.content_length = length
         await self._out.prepare(self._request)  # it never waits
 
@@ -215,8 +219,9 @@ class Relay:
         self._record.first_byte = now_s = self._clock()
         if body and (recorder := self._answer.recorder):
             recorder.server_sent(now_s)
+        ready = self._ready(body)
         self._complete()
-        await self._send(out.send(self._request, self._ready(body)), len(body))
+        await self._send(out.send(self._request, ready), len(body))
         self._ended()
 
     def _ended(self) -> None:
@@ -258,6 +263,9 @@ class Relay:
 
     def _complete(self) -> None:
         response = self._answer
+        if capture := self._call.capture:
+            usage = self.usage()
+            capture.end(usage[0] if usage else None, time.time())
         if response.recorder is None:
             return
         now_s, wants_json = self._clock(), self._call.wants_json
@@ -277,7 +285,10 @@ class Relay:
         if self._aligner is None:
             if self._meter:
                 self._meter.add_body(chunk)
-            return renamed(chunk, self._call.responds_as) if self._renames_whole else chunk
+            chunk = renamed(chunk, self._call.responds_as) if self._renames_whole else chunk
+            if self._call.capture:
+                self._call.capture.add(chunk)
+            return chunk
         events, self._crashed = split_crash_comment(self._aligner.feed(chunk))
         self._events += events.count(b"\n\n")
         if events and (recorder := self._answer.recorder):
@@ -286,6 +297,8 @@ class Relay:
             self._mirrored.add_part(events)
         if events and self._meter:
             events = self._meter.add_events(events)
+        if events and self._call.capture:
+            self._call.capture.add(events)
         if events and self._progress:
             events = self._progress.add_ids(events)
         if events and self._call.responds_as:

@@ -1,5 +1,8 @@
 """What stands in for the body and the writer of a request that another API makes of its own: without a connection."""
 
+from typing import Any, cast
+
+from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
@@ -22,6 +25,14 @@ class BodyStandIn:
     def read_nowait(self) -> bytes:
         message, self._message = self._message, b""
         return message
+
+
+def with_writer(request: web.Request, writer: AbstractStreamWriter) -> web.Request:
+    """The same request, whose response goes to this writer. Its body has been read."""
+    content = cast("Any", BodyStandIn())
+    return web.Request(
+        request._message, content, request.protocol, writer, request.task, request._loop, remote=request.remote
+    )
 
 
 class ResponseCollector(AbstractStreamWriter, WholeWriter):

@@ -205,6 +205,7 @@ def _price(price: TenantPrice, path: str) -> Price:
         micro(price.output_per_million, f"{path}.outputPerMillion"),
         None if cached is None else micro(cached, f"{path}.cachedInputPerMillion"),
         nano(price.per_request, f"{path}.perRequest"),
+        price.cache_hit_percentage,
     )
 
 

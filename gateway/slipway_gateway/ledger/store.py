@@ -8,6 +8,8 @@ import msgspec
 from sqlalchemy import (
     Connection,
     Integer,
+    Table,
+    and_,
     bindparam,
     delete,
     func,
@@ -19,11 +21,22 @@ from sqlalchemy import (
 from slipway_process.database_errors import UnusableDatabase
 from slipway_process.database_urls import parse_url
 
-from ..quotas.meter import Charge
+from ..quotas.meter import Charge, Saved
 from ..quotas.prices import NANO
 from .json_rows import ROWS, insert_for, insert_new
 from .periods import day_begin, month_begin
-from .tables import COUNTS, HOUR_KEY, SCHEMA_VERSION, about, hours, metadata, open_engine, responses
+from .tables import (
+    COUNTS,
+    HOUR_KEY,
+    SAVED_COUNTS,
+    SCHEMA_VERSION,
+    about,
+    cache_hits,
+    hours,
+    metadata,
+    open_engine,
+    responses,
+)
 
 _HourKey: TypeAlias = tuple[int, str, str, str, str]
 _Counts: TypeAlias = tuple[int, ...]  # as COUNTS
@@ -77,14 +90,22 @@ class LedgerStore:
         added: dict[str, int] = {}
         with self._engine.begin() as connection:
             totals: dict[_HourKey, list[int]] = {}
+            saved: dict[_HourKey, list[int]] = {}
             for begin in range(0, len(ordered), _PART_ROWS):
-                self._apply_part(connection, ordered[begin : begin + _PART_ROWS], totals)
-            self._add_to_hours(connection, totals)
+                self._apply_part(connection, ordered[begin : begin + _PART_ROWS], totals, saved)
+            self._add_to_hours(connection, hours, COUNTS, totals)
+            self._add_to_hours(connection, cache_hits, SAVED_COUNTS, saved)
         for (_, tenant, *_), counts in totals.items():
             added[tenant] = added.get(tenant, 0) + counts[COUNTS.index("cost_nano")]
         return added
 
-    def _apply_part(self, connection: Connection, charges: Sequence[Charge], totals: dict[_HourKey, list[int]]) -> None:
+    def _apply_part(
+        self,
+        connection: Connection,
+        charges: Sequence[Charge],
+        totals: dict[_HourKey, list[int]],
+        saved: dict[_HourKey, list[int]],
+    ) -> None:
         wanted: dict[str, tuple[Charge, _Counts]] = {}
         for charge in charges:
             # Two requests that are one response may be in one batch.
@@ -95,6 +116,8 @@ class LedgerStore:
         for id_ in connection.execute(self._add_responses, {ROWS: msgspec.json.encode(rows).decode()}).scalars():
             charge, counts = wanted.pop(id_)
             _add(totals, _hour_key(charge), counts)
+            if charge.saved is not None:
+                _add(saved, _hour_key(charge), _saved_counts(charge.saved))
         if wanted:
             self._merge_part(connection, wanted, totals)
 
@@ -122,19 +145,21 @@ class LedgerStore:
             values: dict[str, Any] = {name: bindparam(name) for name in COUNTS}
             connection.execute(update(responses).where(responses.c.id == bindparam("row")).values(values), changed)
 
-    def _add_to_hours(self, connection: Connection, totals: Mapping[_HourKey, Sequence[int]]) -> None:
+    def _add_to_hours(
+        self, connection: Connection, table: Table, names: Sequence[str], totals: Mapping[_HourKey, Sequence[int]]
+    ) -> None:
         if not totals:
             return
         # In one order everywhere: two gateways never wait for each other's rows.
         rows = [
-            dict(zip((*HOUR_KEY, *COUNTS), (*key, *map(_bounded, counts)), strict=True))
+            dict(zip((*HOUR_KEY, *names), (*key, *map(_bounded, counts)), strict=True))
             for key, counts in sorted(totals.items())
         ]
-        insert = self._insert(hours)
+        insert = self._insert(table)
         # A row of an earlier release may be larger.
         least = func.min if self._engine.dialect.name == "sqlite" else func.least
         added = {
-            name: least(least(hours.c[name], LARGEST_COUNT) + insert.excluded[name], LARGEST_COUNT) for name in COUNTS
+            name: least(least(table.c[name], LARGEST_COUNT) + insert.excluded[name], LARGEST_COUNT) for name in names
         }
         connection.execute(insert.on_conflict_do_update(index_elements=HOUR_KEY, set_=added), rows)
 
@@ -154,9 +179,18 @@ class LedgerStore:
         }
 
     def usage(self, first_hour: int, end_hour: int, tenant: str = "") -> list[dict[str, Any]]:
-        """Rows from `first_hour` to before `end_hour`, at most `MAX_ROWS_READ` of them; `tenant` "": of all tenants."""
+        """Rows from `first_hour` to before `end_hour`, at most `MAX_ROWS_READ` of them; `tenant` "": of all tenants.
+
+        `cache_hits` of their requests got responses from caches, which saved what the fields `saved_*` have.
+        """
         self._open()
-        query = select(hours).where(hours.c.hour >= first_hour, hours.c.hour < end_hour)
+        of_caches = [
+            func.coalesce(cache_hits.c[name], 0).label("cache_hits" if name == "hits" else f"saved_{name}")
+            for name in SAVED_COUNTS
+        ]
+        same = and_(*(cache_hits.c[name] == hours.c[name] for name in HOUR_KEY))
+        query = select(hours, *of_caches).select_from(hours.outerjoin(cache_hits, same))
+        query = query.where(hours.c.hour >= first_hour, hours.c.hour < end_hour)
         if tenant:
             query = query.where(hours.c.tenant == tenant)
         with self._engine.connect() as connection:
@@ -172,6 +206,7 @@ class LedgerStore:
         with self._engine.begin() as connection:
             connection.execute(delete(responses).where(responses.c.hour < responses_before))
             connection.execute(delete(hours).where(hours.c.hour < hours_before))
+            connection.execute(delete(cache_hits).where(cache_hits.c.hour < hours_before))
 
     def trim(self, running: Collection[str]) -> None:
         """Deletes the oldest responses of SQLite beyond `MAX_RESPONSES`, except running ones. PostgreSQL has room."""
@@ -204,6 +239,12 @@ def _counts(charge: Charge) -> _Counts:
     return charge.requests, *map(_bounded, tokens), _bounded(charge.cost_nano), int(charge.estimated)
 
 
+def _saved_counts(saved: Saved) -> _Counts:
+    usage = saved.usage
+    tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+    return 1, *map(_bounded, tokens), _bounded(saved.cost_nano)
+
+
 def _bounded(count: int) -> int:
     return max(-LARGEST_COUNT, min(count, LARGEST_COUNT))
 
@@ -225,6 +266,7 @@ def _hour_key(charge: Charge) -> _HourKey:
 
 
 def _add(totals: dict[_HourKey, list[int]], key: _HourKey, more: Iterable[int]) -> None:
-    sums = totals.setdefault(key, [0] * len(COUNTS))
-    for place, value in enumerate(more):
+    counts = list(more)
+    sums = totals.setdefault(key, [0] * len(counts))
+    for place, value in enumerate(counts):
         sums[place] += value

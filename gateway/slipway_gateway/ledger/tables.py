@@ -64,15 +64,23 @@ responses = Table(
     *_counts(),
 )
 
-hours = Table(
-    "slipway_usage",
+
+def _hour_key() -> list[Column[Any]]:
+    lengths = (("tenant", 253), ("key", 64), ("model", 512), ("revision", 253))
+    names = [Column(name, String(length), primary_key=True) for name, length in lengths]
+    return [Column("hour", Integer, primary_key=True, autoincrement=False), *names]
+
+
+hours = Table("slipway_usage", metadata, *_hour_key(), *_counts())
+
+SAVED_COUNTS = ("hits", "input_tokens", "cached_tokens", "output_tokens", "cost_nano")
+
+# What responses from caches did not cost, beside the rows of `hours`, which count their requests.
+cache_hits = Table(
+    "slipway_cache_hits",
     metadata,
-    Column("hour", Integer, primary_key=True, autoincrement=False),
-    Column("tenant", String(253), primary_key=True),
-    Column("key", String(64), primary_key=True),
-    Column("model", String(512), primary_key=True),
-    Column("revision", String(253), primary_key=True),
-    *_counts(),
+    *_hour_key(),
+    *(Column(name, BigInteger, nullable=False, default=0) for name in SAVED_COUNTS),
 )
 
 

@@ -25,6 +25,13 @@ from .usage import (
 _TAIL_BYTES, _READ_EVERY_BYTES = 2 * MAX_USAGE_BYTES, 64 << 10
 
 
+class Saved(msgspec.Struct, frozen=True):
+    """What a response from a gateway's cache did not cost: tokens that were not computed, and money."""
+
+    usage: Usage
+    cost_nano: int
+
+
 class Charge(msgspec.Struct, frozen=True):
     """What the ledger keeps of one response, or a sum of several. Of charges with one `id` the largest counts."""
 
@@ -38,6 +45,7 @@ class Charge(msgspec.Struct, frozen=True):
     cost_nano: int
     estimated: int  # of how many the server reported no usage
     requests: int = 1
+    saved: Saved | None = None  # of a response from a cache
 
 
 class Meter:
@@ -82,12 +90,26 @@ class Meter:
         # Of a response that is no stream: its end, or all of it where it echoes the request. The first part is no copy.
         self._body: bytes | bytearray = b""
         self._unread = False  # whether `_body` may have a usage that `_reported` has not
+        self._hit: Usage | None = None  # of the response from a cache that it gets
 
     # -- what happens to it
 
     def turn_to(self, model: str, price: Price) -> None:
         """Another model answers, at its own price. What was reserved stays."""
         self.model, self.price = model, price
+
+    def hit(self, revision: str, usage: Usage) -> None:
+        """The request gets a response from a cache, which was computed for another one with this usage. It is one
+        request, and takes tokens from limits only where they have a price."""
+        self._hit, self.revision = usage, revision
+        self.estimate = Estimate(usage.input_tokens, usage.output_tokens) if self.price.hit_percentage else Estimate()
+
+    @property
+    def saved(self) -> Saved | None:
+        """What a response from a cache did not cost; None for one that was computed."""
+        if self._hit is None:
+            return None
+        return Saved(self._hit, self.price.cost_nano(self._hit) - self.price.hit_cost_nano(self._hit))
 
     def begin(
         self,
@@ -182,10 +204,15 @@ class Meter:
     @property
     def expected_nano(self) -> int:
         """The cost of the tokens that the request reserves, in billionths of the currency."""
+        if self._hit is not None:
+            return self.price.hit_cost_nano(self._hit)
         return self.price.cost_nano(Usage(self.estimate.input_tokens, self.estimate.output_tokens))
 
     def charge(self) -> Charge | None:
         """What the ledger keeps of the request; None before a response begins, when there is nothing to pay for."""
+        about = (self.id, self.tenant, self.key, self.model, self.revision, self.hour)
+        if self._hit is not None:
+            return Charge(*about, Usage(), self.price.hit_cost_nano(self._hit), estimated=False, saved=self.saved)
         if not self.begun:
             return None
         usage = self.usage
@@ -201,6 +228,8 @@ class Meter:
         generated is not known. So does one whose server goes on without its client. One that no server answered is
         charged nothing, and an error response is one request.
         """
+        if self._hit is not None:
+            return self.estimate.amounts()
         if not self.begun:
             return {} if left and self.sent else {REQUESTS: int(self.answered), INPUT: 0, OUTPUT: 0}
         usage = self.usage

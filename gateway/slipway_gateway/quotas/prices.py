@@ -18,6 +18,7 @@ class Price:
     """Prices of a million tokens (`_micro`: millionths of the currency) and of a request (`_nano`: billionths).
 
     `model`: a name, or the beginning of names and a `*`. `cached_input_micro`: of cached input; None: as other input.
+    `hit_percentage`: what the tokens of a response from a gateway's cache cost, in percent of their price.
     """
 
     model: str
@@ -25,13 +26,21 @@ class Price:
     output_micro: int = 0
     cached_input_micro: int | None = None
     request_nano: int = 0
+    hit_percentage: int = 0
 
     def cost_nano(self, usage: Usage) -> int:
         """The cost of one request in billionths of the currency, rounded up once, at most `MAX_COST_NANO`."""
+        return min(MAX_COST_NANO, self.request_nano - (-self._pico(usage) // 1000))
+
+    def hit_cost_nano(self, usage: Usage) -> int:
+        """The cost of a request whose response came from a gateway's cache."""
+        return min(MAX_COST_NANO, self.request_nano - (-self._pico(usage) * self.hit_percentage // 100_000))
+
+    def _pico(self, usage: Usage) -> int:
+        """The price of the tokens alone, in thousandths of a billionth."""
         cached = self.input_micro if self.cached_input_micro is None else self.cached_input_micro
         fresh = usage.input_tokens - usage.cached_tokens
-        pico = fresh * self.input_micro + usage.cached_tokens * cached + usage.output_tokens * self.output_micro
-        return min(MAX_COST_NANO, self.request_nano + -(-pico // 1000))
+        return fresh * self.input_micro + usage.cached_tokens * cached + usage.output_tokens * self.output_micro
 
 
 FREE = Price("*")

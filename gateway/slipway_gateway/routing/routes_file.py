@@ -17,7 +17,7 @@ from slipway_contracts.api.types import strict
 from slipway_contracts.model_routes.references import chain_problem, refs_of
 from slipway_contracts.model_routes.spec import DEPLOYMENT, ModelRouteSpec
 from slipway_contracts.model_routes.spec import refusal as refusal_of_route
-from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, refusal
+from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, ResponseCache, refusal
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
@@ -53,6 +53,7 @@ class FileModel:
     prefix_affinity: bool = False
     fallback: Annotated[tuple[str, ...], AtMost(4)] = ()
     first_byte_seconds: int | None = None
+    cache: ResponseCache | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -125,6 +126,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         prefix_affinity=entry.prefix_affinity,
         fallback=entry.fallback,
         first_byte_s=entry.first_byte_seconds,
+        cache=entry.cache,
     )
 
 

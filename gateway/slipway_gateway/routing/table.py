@@ -13,6 +13,7 @@ from slipway_contracts.route_table import (
     HeaderRoute,
     InferenceLogSample,
     MirrorRoute,
+    ResponseCache,
     Traffic,
     digest,
     refusal,
@@ -75,6 +76,7 @@ class Route:
     fallback: tuple[str, ...] = ()  # names of deployments of its namespace that answer while it cannot
     first_byte_s: int | None = None  # so long without a first byte counts as that it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
+    cache: ResponseCache | None = None  # responses that are kept; None: none
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -311,6 +313,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         fallback=traffic.fallback,
         first_byte_s=traffic.first_byte_seconds,
         accuracy=traffic.accuracy,
+        cache=traffic.cache,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

@@ -24,6 +24,7 @@ from slipway_process.spans import Exporter
 from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
+from ..caching.caches import ResponseCaches
 from ..feedback.endpoint import PATH as FEEDBACK
 from ..feedback.endpoint import FeedbackApi, SharedClaims
 from ..feedback.entries import MAX_BODY_BYTES
@@ -80,11 +81,13 @@ class PublicApi:
         jobs: JobsBackend | None = None,
         claims: SharedClaims | None = None,
         traces: Traces | None = None,
+        caches: ResponseCaches | None = None,
     ) -> None:
         """`access_log`: none is written without it. `jobs`: where files and batches go. `claims`: of feedback.
 
-        `traces`: without it no spans are made.
+        `traces`: without it no spans are made. `caches`: without it no response is kept.
         """
+        self._caches = caches
         self._traces = traces or Traces(Exporter(), 0, 0, most_per_s=1)
         self.admission = admission
         self.authenticator = authenticator
@@ -439,13 +442,18 @@ class PublicApi:
                     return await self._forward(request, outgoing, record)
             return await self._forward(request, outgoing, record)
 
-    def _forward(
+    async def _forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
-    ) -> Awaitable[web.StreamResponse]:
-        forward = partial(self._proxy.forward, request, outgoing, record)
+    ) -> web.StreamResponse:
+        forward: Callable[[], Awaitable[web.StreamResponse]] = partial(self._proxy.forward, request, outgoing, record)
+        caches = self._caches
+        if caches is not None and (call := caches.call_of(request, outgoing, record)) is not None:
+            # Before the limits: a kept response takes no tokens from them.
+            kept = await caches.find(call, outgoing)
+            forward = partial(caches.serve, call, kept, request, outgoing, record)
         if outgoing.meter is None or record.identity is None:
-            return forward()
-        return self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
+            return await forward()
+        return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
 
     def _call(
         self,

@@ -68,6 +68,7 @@ class AccessLine(msgspec.Struct, omit_defaults=True):
     bytes_in: int = 0
     bytes_out: int = 0
     reason: str = ""
+    cache: str = ""
 
 
 class AccessLog:
@@ -147,6 +148,7 @@ class AccessLog:
             bytes_in=request.content.total_bytes,
             bytes_out=0 if request.method == "HEAD" else record.sent_bytes,
             reason=record.reason,
+            cache=record.cache,
         )
         if request.method != _UNREAD_METHOD:
             _add_head(line, request)

@@ -12,6 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.samples import Exemplar
 
 from ..identity.authenticate import RequestIdentity
+from ..quotas.prices import NANO
 from ..quotas.usage import Usage
 from .tracing import UNTRACED, RequestTrace
 
@@ -60,6 +61,7 @@ class RequestRecord(msgspec.Struct):
     resumes: int = 0  # endpoints that continued its stream
     stream: bool = False
     sent_bytes: int = 0  # of the response's body
+    cache: str = ""  # of a route with a cache: hit, miss or bypass
     trace: RequestTrace = UNTRACED
     # Its tokens, and whether they are an estimate. Found when a line of the access log needs them.
     find_usage: Callable[[], tuple[Usage, bool] | None] = _no_usage
@@ -125,6 +127,7 @@ class GatewayMetrics:
         self.memory_budget = self._gauge("memory_budget_bytes", "What requests may hold together", ())
         self.memory_held = self._gauge("memory_held_bytes", "What requests hold", ())
         self._shed = self._counter("memory_shed_total", "Requests refused or ended for want of memory", ("reason",))
+        self._declare_caches(pair)
         self._declare_clients()
         self._declare_logs()
         self._declare_certificates()
@@ -141,7 +144,7 @@ class GatewayMetrics:
             self.crashes,
             self.poison,
         )
-        self._of_pairs = (*counts, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
+        self._of_pairs = (*counts, *self._of_caches, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
         self._tenants: dict[str, None] = {}
@@ -177,6 +180,16 @@ class GatewayMetrics:
             "fallbacks_total", "Requests that were sent to another deployment", (*pair, "reason", "result")
         )
         self.prefix_blocks = self._gauge("prefix_blocks", "Blocks of prompts that are remembered", ())
+
+    def _declare_caches(self, pair: tuple[str, str]) -> None:
+        self._cached = self._counter("cache_requests_total", "Requests to routes with a cache", (*pair, "result"))
+        self._saved_tokens = self._counter(
+            "cache_saved_tokens_total", "Tokens of kept responses that clients got", (*pair, "kind")
+        )
+        self._saved_cost = self._counter("cache_saved_cost_total", "What these did not cost tenants, in units", pair)
+        self.cache_bytes = self._gauge("cache_bytes", "Responses that this gateway keeps", ())
+        self.cache_failures = self._counter("cache_failures_total", "Calls to the cache's server that failed", ())
+        self._of_caches = (self._cached, self._saved_tokens, self._saved_cost)
 
     def _declare_clients(self) -> None:
         connections = self._gauge("connections", "Connections of clients", ())
@@ -398,6 +411,17 @@ class GatewayMetrics:
         self._touch(model, revision)
         self._add(self._prompts, seen_bytes, model, revision, "yes")
         self._add(self._prompts, new_bytes, model, revision, "no")
+
+    def cached(self, model: str, revision: str, result: str, usage: Usage | None = None, saved_nano: int = 0) -> None:
+        """A request to a route with a cache. `usage`, `saved_nano`: of a kept response, what its tenant did not use and
+        pay."""
+        self._touch(model, revision)
+        self._add(self._cached, 1, model, revision, result)
+        if usage is not None:
+            self._add(self._saved_tokens, usage.input_tokens, model, revision, "input")
+            self._add(self._saved_tokens, usage.output_tokens, model, revision, "output")
+        if saved_nano:
+            self._add(self._saved_cost, saved_nano / NANO, model, revision)
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         pair = (model, revision)

@@ -1,6 +1,7 @@
 """The request that every attempt sends to an endpoint, and the response that comes back."""
 
 import functools
+from typing import Protocol
 
 import aiohttp
 import msgspec
@@ -13,6 +14,7 @@ from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
 from ..quotas.meter import Meter
+from ..quotas.usage import Usage
 from ..routing.router import RouteEndpoint
 from ..wire.isolation import Isolation
 from ..wire.responses import WITHOUT_MODEL, is_text_path
@@ -20,6 +22,22 @@ from ..wire.sse import CONTENT_TYPE
 from .direct import DirectResponse
 
 Reply = aiohttp.ClientResponse | DirectResponse
+
+
+class Capture(Protocol):
+    """What keeps a copy of a response while it is relayed."""
+
+    def begin(self, response: "UpstreamResponse", sent: CIMultiDict[str]) -> None:
+        """A response begins. `sent`: headers for the client, which it may change."""
+        ...
+
+    def add(self, data: bytes) -> None:
+        """The next bytes, of a stream whole events without the ids that the gateway adds."""
+        ...
+
+    def end(self, usage: Usage | None, now_s: float) -> None:
+        """The server has sent the whole response. `now_s`: Unix time."""
+        ...
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):
@@ -60,6 +78,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     responds_as: str = ""
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
     fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
+    capture: Capture | None = None  # where the response may be kept
     # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False

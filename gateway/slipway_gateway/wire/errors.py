@@ -28,6 +28,7 @@ _OUTCOMES_OF_CODES = {
     "draining": "drained",
     "request_crashed_engine": POISON,
     ENGINE_CRASHED: "upstream_error",
+    "not_cached": "client_error",
 }
 _FIRST_WAKE_S = 15
 # Of Anthropic's API, by status; others are those of 400 and 500.
@@ -308,6 +309,12 @@ def wrong_method(method: str, path: str, allow: str) -> RequestError:
 
 def internal() -> RequestError:
     return RequestError(500, "internal_error", "The gateway failed on this request.")
+
+
+def not_cached() -> RequestError:
+    """The client wants a kept response alone (RFC 9111, only-if-cached)."""
+    message = "No kept response fits this request, which has Cache-Control: only-if-cached."
+    return RequestError(504, "not_cached", message, headers={"x-should-retry": "false"})
 
 
 def timed_out() -> RequestError:

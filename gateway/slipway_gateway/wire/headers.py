@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from multidict import CIMultiDict, MultiMapping
 
 from slipway_contracts.headers import (
+    CACHE,
     FALLBACK,
     FEEDBACK,
     PREFIX,
@@ -67,6 +68,7 @@ _OF_ANSWER = (
         FALLBACK.lower(),
         LOAD.lower(),
         ROUTE.lower(),
+        CACHE.lower(),
     }
 )
 _MAX_NAMES, _MAX_NAME = 1024, 64

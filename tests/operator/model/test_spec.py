@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.route_table import ResponseCache
 from slipway_operator.api.v1alpha1.hooks import HookType
 from slipway_operator.model.deployment.hooks import GATES, Hook
 from slipway_operator.model.deployment.spec import Invalid, Spec, parse
@@ -100,6 +101,17 @@ def test_invalid_spec_is_a_value_and_no_exception(spec: dict[str, Any]) -> None:
     parsed = read(**spec)
     assert isinstance(parsed, Invalid)
     assert parsed.message.startswith("the spec cannot be read: ")
+
+
+def test_a_cache_of_responses() -> None:
+    assert accepted().cache is None
+    assert accepted(traffic={"cache": {"mode": "Exact"}}).cache == ResponseCache(3600)
+    one = accepted(traffic={"cache": {"mode": "Exact", "ttl": "1h30m", "shared": True}})
+    assert one.cache == ResponseCache(5400, True)
+    for ttl, words in (("0s", "from 1s to 720h"), ("721h", "from 1s to 720h"), ("1d", "not a duration")):
+        refused = read(traffic={"cache": {"mode": "Exact", "ttl": ttl}})
+        assert isinstance(refused, Invalid)
+        assert words in refused.message
 
 
 def test_hooks() -> None:

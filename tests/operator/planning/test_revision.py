@@ -65,6 +65,11 @@ def test_what_is_watched_is_no_part_of_the_identity() -> None:
     assert revision_hash(inputs_of({**FULL, "accuracy": watched}).inputs) == "gw6somijqh"
 
 
+def test_a_cache_of_responses_is_no_part_of_the_identity() -> None:
+    cached = {"traffic": {"cache": {"mode": "Exact", "ttl": "10m", "shared": True}}}
+    assert revision_hash(inputs_of({**MINIMAL, **cached}).inputs) == revision_hash(inputs_of(MINIMAL).inputs)
+
+
 def test_a_classic_model_has_an_identity_of_what_is_written() -> None:
     """Golden too, for the first release with these fields."""
     plain = {"model": {**MINIMAL["model"], "task": "predict"}}

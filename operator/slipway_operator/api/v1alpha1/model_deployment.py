@@ -15,7 +15,7 @@ from slipway_contracts.api.markers import (
     implied_defaults,
     rule,
 )
-from slipway_contracts.api.types import ApiType, Int32, Time
+from slipway_contracts.api.types import DURATION, ApiType, Duration, Int32, Time, duration_rule
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.accuracy import AccuracySpec
 from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
@@ -70,6 +70,27 @@ class FallbackTarget(ApiType):
     """Name of the ModelDeployment, not this one."""
 
 
+@implied_defaults()
+class ResponseCacheSpec(ApiType):
+    """Responses that gateways keep, and answer equal requests to the same revision with. Requests that sample without a
+    seed are always computed. A change restarts nothing. See docs/caches.md."""
+
+    mode: Literal["Exact"]
+    """Exact: requests are equal if they have the same fields, apart from those that cannot change a response."""
+    ttl: Annotated[
+        Duration,
+        duration_rule("traffic.cache.ttl", "10m, 1h or 24h"),
+        CelRule(
+            f"!{DURATION} || (duration(self) >= duration('1s') && duration(self) <= duration('720h'))",
+            "traffic.cache.ttl is from 1s to 720h: remove traffic.cache for no cache",
+        ),
+    ] = "1h"
+    """Time for which a response is kept, at most 720h. A rollback within it brings the entries of its revision back."""
+    shared: bool = False
+    """Whether a tenant gets responses to requests of other tenants. The time of a response then shows a tenant whether
+    the same request was sent before."""
+
+
 class TrafficSpec(ApiType):
     """How gateways forward requests."""
 
@@ -95,6 +116,7 @@ class TrafficSpec(ApiType):
     first_byte_timeout_seconds: Annotated[Int32, Field(ge=1, le=3600)] | None = None
     """Time in seconds after which a request without a first byte goes to a fallback. The first byte of a response that
     is no stream comes with its end. Without it a pod that hangs keeps its requests."""
+    cache: ResponseCacheSpec | None = None
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
-from slipway_contracts.route_table import InferenceLogSample
+from slipway_contracts.route_table import LONGEST_TTL_S, InferenceLogSample, ResponseCache
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1 import strategy as strategies
 from slipway_operator.api.v1alpha1.hooks import Webhook
@@ -16,6 +16,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     Drain,
     InferenceLogSpec,
     ModelDeploymentSpec,
+    ResponseCacheSpec,
     RolloutIntents,
     RunHistoryLimits,
     TrafficSpec,
@@ -24,7 +25,7 @@ from slipway_operator.model.deployment.accuracy import AccuracyTerms, accuracy_o
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms, terms_of
-from slipway_operator.model.deployment.strategy import Strategy, strategy_of
+from slipway_operator.model.deployment.strategy import Strategy, parse_duration_s, strategy_of
 from slipway_operator.model.inputs.pod_inputs import PodInputs, checked, inputs_of
 
 KEPT = 1024  # parsed specs
@@ -72,6 +73,7 @@ class Spec:
     prefix_affinity: bool = False  # gateways prefer pods that have seen the beginning of a prompt
     fallback: tuple[str, ...] = ()  # names of ModelDeployments of the namespace that answer in place of this one
     first_byte_s: int | None = None  # after so long without a first byte too
+    cache: ResponseCache | None = None  # responses that gateways keep; None: none
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
@@ -114,6 +116,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         prefix_affinity=_has_prefix_affinity(spec.traffic),
         fallback=tuple(target.name for target in spec.traffic.fallback) if spec.traffic else (),
         first_byte_s=spec.traffic.first_byte_timeout_seconds if spec.traffic else None,
+        cache=_response_cache(spec.traffic.cache) if spec.traffic else None,
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )
@@ -122,6 +125,16 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
 def _has_prefix_affinity(traffic: TrafficSpec | None) -> bool:
     balancing = traffic.load_balancing if traffic else None
     return balancing is not None and balancing.policy == "PrefixAffinity"
+
+
+def _response_cache(written: ResponseCacheSpec | None) -> ResponseCache | None:
+    """Raises ValueError: its time is no duration, or is out of bounds."""
+    if written is None:
+        return None
+    ttl_s = parse_duration_s(written.ttl)
+    if not 1 <= ttl_s <= LONGEST_TTL_S:
+        raise ValueError(f"spec.traffic.cache.ttl must be from 1s to {LONGEST_TTL_S // 3600}h, not {written.ttl}")
+    return ResponseCache(ttl_s, written.shared or None)
 
 
 def _run_history(limits: RunHistoryLimits) -> tuple[int, int]:

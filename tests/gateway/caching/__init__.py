@@ -1,0 +1,1 @@
+"""Kept responses: keys, stores, and a real gateway that has them."""
