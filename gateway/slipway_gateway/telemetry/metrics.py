@@ -169,6 +169,9 @@ class GatewayMetrics:
         self._hand_overs = self._counter(
             "handovers_total", "Connections that the compiled data plane gave to Python, by why", ("model", "reason")
         )
+        self._event_relays = self._counter(
+            "event_relays_total", "Streams whose events the data plane relayed, by how that ended", ("end",)
+        )
         self._recounts = self._counter("recounts_total", "Requests of the data plane counted again", ("result",))
         self._handed_models: dict[str, None] = {}
         self._before: Callable[[], None] = lambda: None
@@ -380,6 +383,10 @@ class GatewayMetrics:
     def plane_failed(self, kind: str, times: int) -> None:
         """`kind`: `panic`, which ended one connection each time, or `accept`: no descriptor or memory for one."""
         self._plane_failures.labels(kind).inc(times)
+
+    def relayed_in_plane(self, end: str) -> None:
+        """The data plane has relayed events of a stream. `end`: why it stopped."""
+        self._event_relays.labels(end).inc()
 
     def certificate_expires(self, unix_s: float) -> None:
         self._certificate.set(unix_s)
