@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import final
+from typing import Protocol, final
 
 twins: ModuleType
 """The pure functions, as tests/plane calls them beside those of Python (plane/src/bindings/twins.rs). An input that a
@@ -109,6 +109,9 @@ class News:
     def calls(self) -> list[Call]: ...
     @property
     def settlements(self) -> list[Settlement]: ...
+    @property
+    def paused_relays(self) -> list[int]:
+        """Ids of `EventRelay` that wait for Python."""
 
 Call = tuple[int, str, str, list[int]]
 """A request that is to be counted with other gateways: ticket, tenant, id, and amounts."""
@@ -141,6 +144,122 @@ class Handed:
 
     def leave(self) -> None:
         """Gives its place back, and what it still has; once."""
+
+@final
+class ChunkDecoder:
+    """Reads a body in chunks (RFC 9112, 7.1). An `EventRelay` goes on with it."""
+
+    def __init__(self) -> None: ...
+    def feed(self, bytes: bytes, /) -> tuple[bytes, int]:
+        """The data in these bytes, and how many of them belong to the message.
+
+        Raises ValueError: they are no chunks.
+        """
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no further byte belongs to the message."""
+
+class Passing(Protocol):
+    """What a stream is passed on with: as `slipway_gateway.forwarding.event_relays.Passing` has it."""
+
+    @property
+    def held(self) -> tuple[bytes, int, int, bool]: ...
+    @property
+    def progress(self) -> tuple[bytes, bytes, bytes, bytes, bool, int] | None: ...
+    @property
+    def count(self) -> tuple[bool, bool, tuple[int, int, int] | None, int, int, bool] | None: ...
+    @property
+    def times(self) -> tuple[float, int, bytes, bool] | None: ...
+    @property
+    def patience_s(self) -> float: ...
+    @property
+    def counted_bytes(self) -> int: ...
+
+@final
+class Passed:
+    """What a relay made of a stream, and what passed since it last went on."""
+
+    @property
+    def held(self) -> tuple[bytes, int, int, bool]: ...
+    @property
+    def progress(self) -> tuple[tuple[bytes, bytes, bytes, bytes, bool], bytes] | None:
+        """As it was given, and the tokens that were added."""
+
+    @property
+    def count(self) -> tuple[tuple[int, int, int] | None, int, int, bool] | None: ...
+    @property
+    def times(self) -> tuple[float, int, bytes, bool] | None: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
+    @property
+    def stalled_s(self) -> float: ...
+    @property
+    def data(self) -> bytes:
+        """After `events`: events that nothing has counted. After `long`: data that was counted and not sent."""
+
+    @property
+    def unsent(self) -> bytes:
+        """The rest of a chunk that the client has a part of."""
+
+    @property
+    def pieces(self) -> list[bytes]:
+        """Of the body, as they were read, where they are kept."""
+
+@final
+class EventRelay:
+    """Relays the events of one response of Python's, until Python has to look."""
+
+    def __init__(
+        self,
+        id: int,
+        client: int,
+        server: int,
+        decoder: ChunkDecoder,
+        *,
+        silence_s: float,
+        stall_s: float,
+        now_s: float,
+    ) -> None:
+        """`client`, `server`: descriptors of sockets, which are the relay's from here on. `silence_s`: most seconds
+        between two reads; 0: any. `stall_s`: how long a client may not read. `now_s`: of Python's clock.
+
+        Raises ValueError: a negative descriptor or time.
+        """
+
+    def begin(self, lane: Lane, passing: Passing, keeps_pieces: bool) -> bool:
+        """The thread runs it from now on; `News.paused_relays` has its id when it pauses. False: no thread runs, and it
+        is `lost`."""
+
+    def go_on(self, passing: Passing, keeps_pieces: bool) -> bool:
+        """It goes on after a pause. False: as of `begin`."""
+
+    def stop(self) -> None:
+        """Nothing is read or written any more when this returns."""
+
+    @property
+    def paused(self) -> tuple[str, int] | None:
+        """Why it pauses; None while it runs, and once it was stopped. The number is an error of the system (`broken`),
+        or 1 where nothing follows the response on its connection (`end`).
+
+        `done`: the last event of OpenAI's streams was sent. `room`: it holds more memory than was counted. `silent`:
+        its server is silent for longer than `patience_s`. `kept`: 64 KiB of pieces are kept. `events`, `long`: see
+        `Passed.data`. `end`, `eof`, `broken`, `malformed`, `timeout`: of its server. `left`, `stalled`: of its client.
+        `lost`: the thread does not run it.
+        """
+
+    @property
+    def silent_since_s(self) -> float:
+        """Since when its server is awaited, on Python's clock; infinity while it is not."""
+
+    @property
+    def count(self) -> tuple[tuple[int, int, int] | None, int, int, bool] | None:
+        """What a tenant pays for so far, as of `Passed`; None: nothing, or Python has it."""
+
+    def take(self) -> Passed:
+        """What Python goes on from; once after each pause, and after `stop`."""
 
 @final
 class Places:

@@ -135,6 +135,8 @@ pub struct News {
     /// Requests that Python counts with other gateways, and those that ended of them.
     pub calls: Vec<Call>,
     pub settlements: Vec<Settlement>,
+    /// Streams of Python's that wait for it.
+    pub paused_relays: Vec<u64>,
 }
 
 /// The side of the queue that both threads hold.
@@ -203,6 +205,12 @@ impl HandOver {
                 this.wake();
             });
         }
+    }
+
+    /// A stream waits for Python.
+    pub fn relay_paused(&self, id: u64) {
+        locked(&self.news).0.paused_relays.push(id);
+        self.wake();
     }
 
     /// Changes the counts.

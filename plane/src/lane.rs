@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision, RevisionCounts};
 use crate::forwarding::poison::Suspects;
+use crate::forwarding::relay::EventRelay;
 use crate::handover::{locked, Place};
 use crate::identity::tenants::TenantTable;
 use crate::judging::samples::GenerationSamples;
@@ -130,6 +131,9 @@ pub struct Lane {
     live: Mutex<Live>,
     /// Connections that Python gives back, with no request on them.
     returned: Mutex<Vec<(std::net::TcpStream, Place)>>,
+    /// Streams of Python's whose events are to be relayed; None: there is no thread for them.
+    relays: Mutex<Option<Vec<Arc<EventRelay>>>>,
+    /// There are some of either.
     pub has_returned: Notify,
     /// Python's clock, and when it showed this.
     clock: (f64, Instant),
@@ -166,6 +170,7 @@ impl Lane {
             table: Mutex::default(),
             live: Mutex::default(),
             returned: Mutex::default(),
+            relays: Mutex::default(),
             has_returned: Notify::new(),
             clock: (now_s, Instant::now()),
         }
@@ -197,6 +202,25 @@ impl Lane {
     /// Connections that were given back since the last call.
     pub fn take_returned(&self) -> Vec<(std::net::TcpStream, Place)> {
         std::mem::take(&mut *locked(&self.returned))
+    }
+
+    /// The thread runs a relay from here on. False: there is none.
+    pub fn relay(&self, relay: Arc<EventRelay>) -> bool {
+        let mut relays = locked(&self.relays);
+        let Some(waiting) = relays.as_mut() else { return false };
+        waiting.push(relay);
+        self.has_returned.notify_one();
+        true
+    }
+
+    /// Relays since the last call, by the thread that runs them.
+    pub fn take_relays(&self) -> Vec<Arc<EventRelay>> {
+        locked(&self.relays).replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// The thread has ended. Returns the relays that it has not taken.
+    pub fn close_relays(&self) -> Vec<Arc<EventRelay>> {
+        locked(&self.relays).take().unwrap_or_default()
     }
 
     /// Whether requests are served here at all; an error says why not.

@@ -15,10 +15,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, sleep_until, Instant};
 
+use crate::forwarding::relay;
 use crate::handover::{locked, HandOver, Handed, Place, Returns, FIRST_BYTES};
 use crate::lane::Lane;
 use crate::limits::connections::address_owner;
@@ -187,6 +189,8 @@ impl Shared {
 /// The thread: returns when it is to stop, or an error that ends it.
 fn serve(shared: &Arc<Shared>, sockets: Vec<Socket>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _relays = Relays(shared);
+    serve_returned(shared, &runtime);
     runtime.block_on(async {
         let mut ports = JoinSet::new();
         for socket in sockets {
@@ -198,14 +202,14 @@ fn serve(shared: &Arc<Shared>, sockets: Vec<Socket>) -> io::Result<()> {
             tokio::select! {
                 _ = orders.wait_for(|orders| orders.stops) => return Ok(()),
                 _ = sweeps.tick() => if let Some(lane) = &shared.lane { lane.pool.close_unused() },
-                () = returned(shared) => serve_returned(shared),
+                () = returned(shared) => serve_returned(shared, &runtime),
                 Some(ended) = ports.join_next() => ended.map_err(io::Error::other)??,
             }
         }
     })
 }
 
-/// Returns when Python has given connections back.
+/// Returns when Python has given connections back, or streams.
 async fn returned(shared: &Shared) {
     match &shared.lane {
         Some(lane) => lane.has_returned.notified().await,
@@ -213,12 +217,26 @@ async fn returned(shared: &Shared) {
     }
 }
 
-fn serve_returned(shared: &Arc<Shared>) {
+/// The thread takes streams of Python's. Dropped, it gives those back that nothing runs any more.
+struct Relays<'a>(&'a Arc<Shared>);
+
+impl Drop for Relays<'_> {
+    fn drop(&mut self) {
+        for one in self.0.lane.iter().flat_map(|lane| lane.close_relays()) {
+            drop(relay::Lost::of(self.0, &one));
+        }
+    }
+}
+
+fn serve_returned(shared: &Arc<Shared>, runtime: &Runtime) {
     let Some(lane) = &shared.lane else { return };
     for (stream, place) in lane.take_returned() {
         if let Ok(stream) = TcpStream::from_std(stream) {
-            tokio::spawn(api::serve(Silent::new(shared.clone()), lane.clone(), stream, place));
+            runtime.spawn(api::serve(Silent::new(shared.clone()), lane.clone(), stream, place));
         }
+    }
+    for one in lane.take_relays() {
+        runtime.spawn(relay::run(shared.clone(), one));
     }
 }
 

@@ -28,7 +28,7 @@ from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.writer import Ledger
 from slipway_gateway.limits.budget import MemoryBudget
-from slipway_gateway.plane.port import plane_port
+from slipway_gateway.plane.port import PlanePort, plane_port
 from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, build
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.serving.admission import Admission
@@ -104,6 +104,7 @@ class Gateway:
     admission: Admission
     ledger: Ledger
     caches: ResponseCaches
+    plane: PlanePort | None = None
     generation: int = 0
     counted: dict[tuple[str, ...], float] = field(default_factory=dict)
 
@@ -281,6 +282,7 @@ async def gateway(
                 admission,
                 ledger,
                 caches,
+                plane,
             )
         finally:
             await client.close()

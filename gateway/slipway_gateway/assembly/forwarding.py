@@ -15,6 +15,7 @@ from ..caching.caches import ResponseCaches
 from ..caching.store import EntryStore, MemoryStore
 from ..feedback.tokens import FeedbackTokens
 from ..forwarding.crashes import CrashTracker
+from ..forwarding.event_relays import EventRelays
 from ..forwarding.fallback import Fallbacks
 from ..forwarding.proxy import Forwarding, Proxy
 from ..forwarding.relay import RelayContext
@@ -87,7 +88,8 @@ def forwarding_of(
     legs = LegSender(settings, session, copies, endpoints, clock, crashes.copy_died, isolation=isolation)
     twins = TwinShadows(settings, balancer, metrics, legs, demand.is_busy, is_suspect=crashes.is_suspect, signer=signer)
     feedback = FeedbackTokens(settings.tenant_keys_file)
-    relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s)
+    events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
+    relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
     proxy = Proxy(
         settings,
         balancer,
@@ -99,7 +101,7 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer)
+    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events)
 
 
 def caches_of(

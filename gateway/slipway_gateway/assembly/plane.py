@@ -48,8 +48,11 @@ def join_lane(
     edge.join(lane)
     crashes, signer = forwarding.crashes, forwarding.signer
     crashes.join(lane)
+    forwarding.events.join(lane.native, lane.recounter.counted_again)
+    lane.on_doubt = forwarding.events.doubt
     signer.join(lane.native.sign_with)
     authenticator.known.on_change = lane.tenants_changed
+    plane.relays_paused = forwarding.events.paused
     plane.join(lane, edge.access_log, edge.traces, signer.refresh, crashes.forget, lane.tenants_changed)
     lane.tenants_changed()
     return lane

@@ -142,6 +142,7 @@ class FastLane:
         )
         self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
         self._is_doubted = False  # a recount differed: what the judge gets has to be Python's
+        self.on_doubt: Callable[[], None] = lambda: None  # what else the data plane does is Python's from then on
         self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
         self.recount = self.recounter.look
         self._has_table = False
@@ -240,6 +241,7 @@ class FastLane:
 
     def _doubt(self) -> None:
         self._is_doubted = True
+        self.on_doubt()
         self.tenants_changed()
 
     def drains(self) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from multidict import CIMultiDict
@@ -57,14 +57,17 @@ class Recounter:
 
     def look(self, one: "_native.Recount") -> None:
         """Counts one request again."""
-        found = self._differences(one)
+        self.counted_again(one.route, self._differences(one), one.request_id)
+
+    def counted_again(self, route: str, found: Sequence[str], request_id: str) -> None:
+        """A request, or a part of a stream, was counted again. `found`: in what it differs."""
         for kind in found or ("",):
             self._metrics.recounted(kind or "same")
-        for kind in set(found) - self._differing.get(one.route, set()):
-            self._differing.setdefault(one.route, set()).add(kind)
+        for kind in set(found) - self._differing.get(route, set()):
+            self._differing.setdefault(route, set()).add(kind)
             log.error(
                 "the data plane and Python count a request differently: all requests are Python's now; report it",
-                extra={"kind": kind, "route": one.route, "request_id": one.request_id},
+                extra={"kind": kind, "route": route, "request_id": request_id},
             )
             self._on_difference()
 

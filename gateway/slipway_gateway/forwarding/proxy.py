@@ -22,6 +22,7 @@ from ..wire import errors, request_fields
 from ..wire.inference import infers
 from ..wire.predictions import only_label
 from .crashes import CrashTracker
+from .event_relays import EventRelays
 from .fallback import Answered, Fallbacks
 from .held_request import HeldRequest
 from .relay import Relay, RelayContext
@@ -42,6 +43,7 @@ class Forwarding:
     inference_log: InferenceLog
     crashes: CrashTracker
     signer: TenantSigner
+    events: EventRelays
 
 
 class Proxy:

@@ -5,6 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -20,7 +21,7 @@ from ..quotas.usage import RESPONSES, Usage, last_usage, usage_of_response
 from ..routing.split import tag
 from ..telemetry.metrics import RequestRecord
 from ..upstream.endings import is_death
-from ..upstream.exchange import UpstreamRequest, UpstreamResponse
+from ..upstream.exchange import Reply, UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
 from ..wire.inference import is_predict
 from ..wire.model_names import renamed, renamed_events
@@ -29,10 +30,14 @@ from ..wire.resume import StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
 from .bodies import SLICE_BYTES
 from .crashes import CrashTracker
+from .event_relays import GOES_ON, EventRelays, LentStream, Recount, StreamState
 from .poison import PASSED_EVENTS
 from .resume_memory import stream_key
 from .resumption import Resumption
 from .retry_state import RetryState
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 _MESSAGES = {
     "timeout": "The model stopped answering in time.",
@@ -63,6 +68,7 @@ class RelayContext:
     crashes: CrashTracker
     clock: Callable[[], float]
     stall_timeout_s: float
+    events: EventRelays
 
 
 class Relay:
@@ -94,6 +100,9 @@ class Relay:
         self._events = 0  # of the stream that came from the server which has it now
         self._died = False  # the server ended the connection in the middle of the response
         self._counted_bytes = 0
+        # A cache that keeps the stream, and another model name, take every event.
+        plain = outgoing.capture is None and not outgoing.responds_as
+        self._may_lend = self._aligner is not None and plain
         self._state: RetryState | None = None  # of all resumes of the stream
         self._mirrored = context.mirror.copy_of(outgoing, response, record.request_id, request.headers)
         crossing = headers.to_client(
@@ -238,14 +247,13 @@ class Relay:
         while chunk:
             if recorder:
                 recorder.server_sent(self._clock())
-            if ready := self._ready(chunk):
-                await self._write_slices(ready)
-                if self._aligner and ready.endswith(DONE):
-                    self._stream_complete()
+            await self._forward(self._ready(chunk))
             if rest is None:
                 break
             if recorder:
                 recorder.wait_for_server(self._clock())
+            if self._may_lend and (lent := self._lend(rest)):
+                await self._relay_events(lent)
             try:
                 chunk = await rest.content.readany()
             except aiohttp.ServerTimeoutError:
@@ -254,6 +262,73 @@ class Relay:
                 self._died = is_death(error)
                 return "" if self._record.whole else "upstream_died"
         return ""
+
+    async def _forward(self, ready: bytes) -> None:
+        if ready:
+            await self._write_slices(ready)
+            if self._aligner and ready.endswith(DONE):
+                self._stream_complete()
+
+    def _lend(self, rest: Reply) -> LentStream | None:
+        """The data plane may relay what follows the first events, unless a copy of the stream is kept."""
+        recorder = self._answer.recorder
+        if self._mirrored or not self._record.sent_bytes or (recorder and not (recorder.has_begun or recorder.ended)):
+            return None
+        return self._context.events.lend(self._request, rest)
+
+    async def _relay_events(self, lent: LentStream) -> None:
+        """Has the data plane relay events until something else happens, which shows in the rest of the response.
+
+        Raises ConnectionError, _StalledClient: the client is gone.
+        """
+        assert self._aligner is not None
+        state = StreamState(self._aligner, self._progress, self._meter, self._answer.recorder)
+        samples = self._context.events.samples(self._record.id)
+        state.relayed_by(lent.native)
+        why, number = "", 0
+        try:
+            while why in GOES_ON or not why:
+                recount = Recount(state) if samples else None
+                passing = state.passing(max(self._counted_bytes, self._held_bytes))
+                why, number = await lent.relay(passing, keeps=samples)
+                passed = lent.take()
+                self._passed_on(state, passed)
+                if recount and passed.pieces:
+                    found = recount.differences(passed, state, why)
+                    self._context.events.recounted(self._call.whose, found, self._record.id)
+                await self._look(why, passed.data)
+        finally:
+            state.relayed_by(None)
+            if (cut := lent.end("" if why in GOES_ON else why, number)) is not None:
+                self._passed_on(state, cut)
+        self._may_lend = why != "lost"
+        if why == "left":
+            raise ConnectionResetError("the client is gone")
+        if why == "stalled":
+            raise _StalledClient
+
+    def _passed_on(self, state: StreamState, passed: "_native.Passed") -> None:
+        """Takes what the data plane made of the stream."""
+        state.goes_on(passed)
+        self._events += passed.events
+        self._record.sent_bytes += passed.sent_bytes
+        self._record.stalled_s += passed.stalled_s
+        transport = self._request.transport
+        if passed.unsent and transport is not None and not transport.is_closing():
+            transport.write(passed.unsent)  # the client has the beginning of this chunk
+
+    async def _look(self, why: str, data: bytes) -> None:
+        """Does what a pause is for. `data`: of it."""
+        if why == "done":
+            self._stream_complete()
+        elif why == "room":
+            self._count(self._held_bytes)
+        elif why == "silent" and self._answer.recorder:
+            self._answer.recorder.check_silence(self._clock())
+        elif why == "events":
+            await self._forward(self._pass(data))
+        elif why == "long":
+            await self._forward(data)
 
     def _stream_complete(self) -> None:
         """The client has the last event of the stream: what happens from now on does not change the outcome."""
@@ -289,21 +364,21 @@ class Relay:
             if self._call.capture:
                 self._call.capture.add(chunk)
             return chunk
-        events, self._crashed = split_crash_comment(self._aligner.feed(chunk))
+        return self._pass(self._aligner.feed(chunk))
+
+    def _pass(self, events: bytes) -> bytes:
+        """Counts whole events; returns them as the client gets them."""
+        events, self._crashed = split_crash_comment(events)
         self._events += events.count(b"\n\n")
-        if events and (recorder := self._answer.recorder):
-            recorder.add_events(events, self._clock())
         if events and self._mirrored:
             self._mirrored.add_part(events)
-        if events and self._meter:
-            events = self._meter.add_events(events)
-        if events and self._call.capture:
-            self._call.capture.add(events)
-        if events and self._progress:
-            events = self._progress.add_ids(events)
+        assert self._aligner is not None
+        state = StreamState(self._aligner, self._progress, self._meter, self._answer.recorder)
+        keep = self._call.capture.add if self._call.capture else None
+        events = state.pass_events(events, self._clock(), keep)
         if events and self._call.responds_as:
             events = renamed_events(events, self._call.responds_as)
-        self._count(self._aligner.held_bytes + (self._progress.size_bytes if self._progress else 0))
+        self._count(self._held_bytes)
         return events
 
     @property
@@ -312,6 +387,12 @@ class Relay:
         received = self._answer.headers
         is_json = received.get("Content-Type", "").startswith("application/json") and "Content-Encoding" not in received
         return bool(self._call.responds_as) and is_json and self._answer.rest is None
+
+    @property
+    def _held_bytes(self) -> int:
+        """Of memory that the stream holds."""
+        held_bytes = self._aligner.held_bytes if self._aligner else 0
+        return held_bytes + (self._progress.size_bytes if self._progress else 0)
 
     def _count(self, held_bytes: int) -> None:
         """Counts in the budget what a stream keeps: tokens to resume it with, and the beginning of an event.

@@ -8,6 +8,7 @@ at any time.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ..wire.responses import ERRORS, HUNG, NON_FINITE, TAIL_BYTES
 from ..wire.sse import DONE, FOLLOWED
 
 TTFT, ITL, E2E = MEASURES = ("ttft", "itl", "e2e")
+PassingTimes = tuple[float, int, bytes, bool]
 _SLACK_BYTES = 4 << 10  # so that the tail is not cut at every token
 
 
@@ -54,6 +56,14 @@ class AnswerOrigin:
     client: str = ""
 
 
+class Awaited(Protocol):
+    """What relays the events of a stream in place of Python."""
+
+    @property
+    def silent_since_s(self) -> float:
+        """Since when its server is awaited; infinity while it is not."""
+
+
 class OutcomeRecorder:
     """Records one first attempt. An attempt whose client left has no outcome. Times are in seconds.
 
@@ -66,7 +76,7 @@ class OutcomeRecorder:
     """
 
     __slots__ = (
-        "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
+        "_awaited", "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
         "_silent_since_s", "_streams", "_tail", "on_prediction", "origin", "outcome",
     )  # fmt: skip
 
@@ -91,6 +101,7 @@ class OutcomeRecorder:
         self._events = 0  # after those of the first chunk
         self._tail = bytearray()
         self._cut = False
+        self._awaited: Awaited | None = None
 
     # -- while it runs
 
@@ -121,8 +132,35 @@ class OutcomeRecorder:
         """The gateway waits for the server again."""
         self._silent_since_s = now_s
 
+    def relayed_by(self, relay: Awaited | None) -> None:
+        """The data plane relays the events from now on. None: it no longer does."""
+        if self._awaited:
+            self._silent_since_s = self._awaited.silent_since_s
+        self._awaited = relay
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first events have passed: the data plane may relay those after them."""
+        return self._first_s > 0.0
+
+    @property
+    def passing(self) -> tuple[PassingTimes | None, float]:
+        """What the data plane goes on from, None where nothing more is recorded: when the last events passed, how many
+        did, the end of the stream, and whether that is not all of it. And for how long its server may be silent before
+        that is reported."""
+        if self._on_outcome is None:
+            return None, math.inf
+        return (self._last_s, self._events, bytes(self._tail), self._cut), self._patience_s
+
+    def goes_on(self, times: PassingTimes) -> None:
+        """The data plane has passed events on."""
+        self._last_s, self._events, tail, self._cut = times
+        self._tail[:] = tail
+
     def check_silence(self, now_s: float) -> None:
         """Reports a silence that is too long, whether it is over or not: later events do not change the outcome."""
+        if self._awaited:
+            self._silent_since_s = self._awaited.silent_since_s
         if now_s - self._silent_since_s > self._patience_s:
             self._report(RequestOutcome((ERRORS, HUNG)))
 

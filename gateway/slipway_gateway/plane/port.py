@@ -82,6 +82,7 @@ class PlanePort:
         self._lane: Lane | None = None
         self._log: AccessLog | None = None
         self._traces: Traces | None = None
+        self.relays_paused: Callable[[Sequence[int]], None] = lambda ids: None  # streams wait for Python
         self._work: tuple[Callable[[], None], ...] = ()
         self._connecting: set[asyncio.Task[None]] = set()
 
@@ -191,6 +192,8 @@ class PlanePort:
             self._metrics.access_log_dropped("total", news.unlogged)
         for one in news.recounts:
             self._lane.recount(one)
+        if news.paused_relays:
+            self.relays_paused(news.paused_relays)
         if news.calls or news.settlements:
             self._lane.count_together(news.calls, news.settlements, self._take_quiet_news)
 

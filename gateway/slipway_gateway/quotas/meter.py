@@ -1,6 +1,7 @@
 """Follows one request of a tenant: what it reserved, what its server reported, what it is charged in the end."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -48,6 +49,14 @@ class Charge(msgspec.Struct, frozen=True):
     saved: Saved | None = None  # of a response from a cache
 
 
+class Counting(Protocol):
+    """What passes the events of a stream on in place of Python."""
+
+    @property
+    def count(self) -> tuple[tuple[int, int, int] | None, int, int, bool] | None:
+        """The usage that was reported, bytes, tokens, and whether events had marks; None: Python has them."""
+
+
 class Meter:
     """One request. `begin` is called for a response with status 200, then `add_events` or `add_body`."""
 
@@ -87,6 +96,7 @@ class Meter:
         self._relayed_bytes = 0
         self._output_tokens = 0
         self._marked = False
+        self._relay: Counting | None = None
         # Of a response that is no stream: its end, or all of it where it echoes the request. The first part is no copy.
         self._body: bytes | bytearray = b""
         self._unread = False  # whether `_body` may have a usage that `_reported` has not
@@ -146,6 +156,23 @@ class Meter:
         found = usage_of_final_event(events) if self._echoes else last_usage(events)
         self._reported = found or self._reported
         return without_usage_event(events) if self.strips_usage else events
+
+    @property
+    def counted(self) -> tuple[bool, bool, tuple[int, int, int] | None, int, int, bool]:
+        """What the data plane goes on from: whether it removes usage and looks for it in final events alone, the usage
+        that was reported, bytes, tokens, and whether events had marks."""
+        reported = msgspec.structs.astuple(self._reported) if self._reported else None
+        counts = self._relayed_bytes, self._output_tokens, self._marked
+        return (self.strips_usage, self._echoes, reported, *counts)
+
+    def relayed_by(self, relay: "Counting | None") -> None:
+        """The data plane passes events on from now. None: it no longer does, and `goes_on` has what it counted."""
+        self._relay = relay
+
+    def goes_on(self, reported: tuple[int, int, int] | None, relayed_bytes: int, tokens: int, *, marked: bool) -> None:
+        """The data plane has passed events on."""
+        self._reported = Usage(*reported) if reported else None
+        self._relayed_bytes, self._output_tokens, self._marked = relayed_bytes, tokens, marked
 
     def add_body(self, chunk: bytes) -> None:
         """Keeps a part of a response that is no stream, for its usage. It runs for every part, so it reads nothing."""
@@ -215,6 +242,9 @@ class Meter:
             return Charge(*about, Usage(), self.price.hit_cost_nano(self._hit), estimated=False, saved=self.saved)
         if not self.begun:
             return None
+        if self._relay and (count := self._relay.count):  # the ledger looks at streams that run
+            reported, relayed_bytes, tokens, marked = count
+            self.goes_on(reported, relayed_bytes, tokens, marked=marked)
         usage = self.usage
         about = (self.id, self.tenant, self.key, self.model, self.revision, self.hour)
         return Charge(*about, usage, self.price.cost_nano(usage), int(self.estimated))

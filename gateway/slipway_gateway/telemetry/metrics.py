@@ -209,6 +209,9 @@ class GatewayMetrics:
             "model_route_requests_total", "Requests that fit a rule of a ModelRoute", ("model_route", "rule")
         )
         self._rules: dict[tuple[str, str], None] = {}
+        self._event_relays = self._counter(
+            "event_relays_total", "Streams whose events the data plane relayed, by how that ended", ("end",)
+        )
         self._recounts = self._counter("recounts_total", "Requests of the data plane counted again", ("result",))
         self._handed_models: dict[str, None] = {}
         self._before: Callable[[], None] = lambda: None
@@ -456,6 +459,10 @@ class GatewayMetrics:
     def plane_failed(self, kind: str, times: int) -> None:
         """`kind`: `panic`, which ended one connection each time, or `accept`: no descriptor or memory for one."""
         self._plane_failures.labels(kind).inc(times)
+
+    def relayed_in_plane(self, end: str) -> None:
+        """The data plane has relayed events of a stream. `end`: why it stopped."""
+        self._event_relays.labels(end).inc()
 
     def certificate_expires(self, unix_s: float) -> None:
         self._certificate.set(unix_s)

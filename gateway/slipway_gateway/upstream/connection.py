@@ -2,15 +2,20 @@
 
 import asyncio
 import math
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import StreamReader, hdrs
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.helpers import set_exception
 from aiohttp.http import HttpResponseParser, RawResponseMessage
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, TransferEncodingError
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 _BLANK_LINE = b"\r\n\r\n"
 # Where a server closed an idle connection, its end is known within this time after a request that crossed it. A request
@@ -18,18 +23,21 @@ _BLANK_LINE = b"\r\n\r\n"
 IDLE_CLOSE_S = 1.0
 _SWITCHING_PROTOCOLS = 101
 _WITHOUT_BODY = (204, 304)
+_EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     """`silence_s`: most seconds between two reads of a response; 0: any. `read_bytes`: half of what may wait unread.
 
-    `header_bytes`: most bytes of a header line.
+    `header_bytes`: most bytes of a header line. `decoder`: reads chunks of streams of events, so that the data plane
+    can go on with it; None: there is no data plane.
     """
 
     silence_s: float
     read_bytes: int
     header_bytes: int
+    decoder: "Callable[[], _native.ChunkDecoder] | None" = None
 
 
 @dataclass(slots=True)
@@ -99,6 +107,7 @@ class EndpointConnection(BaseProtocol):
         self._waiter: asyncio.Future[Received] | None = None
         self._heads: HttpResponseParser | None = None  # reads heads alone
         self._payload: StreamReader | None = None
+        self._chunks: _native.ChunkDecoder | None = None  # of a stream of events, in place of the parser
         self._framing: _Framing | None = None  # None: the connection ends with the response
         self._received, self._last = 0, b""
         self._silent_since_s = math.inf
@@ -106,6 +115,7 @@ class EndpointConnection(BaseProtocol):
         self._closed: asyncio.Future[None] | None = None
         self._awaited: asyncio.Future[Received] | None = None
         self._came = self._unsent = b""
+        self._closes = False  # the connection, after a stream of events
 
     @property
     def is_open(self) -> bool:
@@ -175,9 +185,13 @@ class EndpointConnection(BaseProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feeds `data` to the parser; empty `data`: the parser goes on with what it has."""
+        if self._chunks is not None:
+            if data:
+                self._take_chunks(self._chunks, data)
+            return
         parser = self._parser
         if parser is None:
-            if not data or self._take_whole(data):
+            if not data or self._take_known(data):
                 return
             if self._waiter is None or self._waiter.done():
                 self.close()  # no request waits for it
@@ -200,9 +214,9 @@ class EndpointConnection(BaseProtocol):
             self._end()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        parser, payload, waiter = self._parser, self._payload, self._waiter
+        parser, payload, waiter, chunks = self._parser, self._payload, self._waiter, self._chunks
         super().connection_lost(exc)
-        self._parser = self._payload = self._waiter = self._heads = None
+        self._parser = self._payload = self._waiter = self._heads = self._chunks = None
         self._silent_since_s = math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -219,20 +233,26 @@ class EndpointConnection(BaseProtocol):
                 missing = f"Response payload is not completed: {error!r}" + (f". {exc!r}" if exc else "")
                 # Frames of a traceback hold the body, which holds this error: without a collection nothing would go.
                 set_exception(payload, aiohttp.ClientPayloadError(missing), exc or error.with_traceback(None))
+        if payload is not None and chunks is not None:
+            _miss(payload, exc)
         if self._closed is not None:
             self._closed.set_result(None)
         if self.on_lost is not None:
             self.on_lost(self)
 
     def pause_reading(self) -> None:
-        super().pause_reading()
+        if self._chunks is None:
+            super().pause_reading()
+        else:
+            self._reading_paused = True
+            self._pause_transport_reading()
         self._silent_since_s = math.inf
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         if not self._reading_paused:
             return  # readers call it after each read
         super().resume_reading(resume_parser)
-        if self._parser is not None and not self._reading_paused:
+        if (self._parser or self._chunks) is not None and not self._reading_paused:
             self._measure_silence()
 
     # -- one response
@@ -249,8 +269,9 @@ class EndpointConnection(BaseProtocol):
             max_field_size=self._limits.header_bytes,
         )
 
-    def _take_whole(self, data: bytes) -> bool:
-        """Takes a response that came in one read, with its length, and does not end the connection: most are such.
+    def _take_known(self, data: bytes) -> bool:
+        """Takes a response that came in one read, with its length, and does not end the connection: most are such. And
+        the beginning of a stream of events whose head came in one read.
 
         False: it is another one, or none, or no request waits for it.
         """
@@ -265,6 +286,13 @@ class EndpointConnection(BaseProtocol):
         if len(messages) != 1 or upgraded or rest:
             return False
         message = messages[0][0]
+        if self._limits.decoder is not None and _is_stream(message):
+            self._heads, self._waiter, self._received = heads, None, len(data)
+            self._chunks, self._closes = self._limits.decoder(), message.should_close
+            self._payload = StreamReader(self, self._limits.read_bytes, loop=self._loop)
+            waiter.set_result((message, self._payload))
+            self._take_chunks(self._chunks, data[end:])
+            return True
         length = message.headers.get(hdrs.CONTENT_LENGTH, "")
         if message.code < 200 or message.code in _WITHOUT_BODY or message.should_close or message.chunked:
             return False
@@ -275,6 +303,64 @@ class EndpointConnection(BaseProtocol):
         waiter.set_result((message, WholeBody(data[end:])))
         self._stay(ended=True)
         return True
+
+    def _take_chunks(self, chunks: "_native.ChunkDecoder", data: bytes) -> None:
+        assert self._payload is not None
+        self._silent_since_s = self._loop.time()
+        try:
+            events, taken = chunks.feed(data)
+        except ValueError as error:
+            self._malformed(error)
+            return
+        self._payload.feed_data(events)
+        if chunks.has_ended:
+            self._end_stream(is_clean=taken == len(data))
+
+    def _end_stream(self, *, is_clean: bool) -> None:
+        assert self._payload is not None
+        self._payload.feed_eof()
+        self._chunks = self._payload = None
+        self._stay(ended=is_clean and not self._closes)
+
+    # -- a stream of events that the data plane relays
+
+    def lend(self) -> "tuple[_native.ChunkDecoder, socket.socket] | None":
+        """The data plane reads the rest of a stream of events, from a copy of the socket; `take_back` ends that.
+
+        None: the response is another one, bytes of it wait to be read, or there is no descriptor.
+        """
+        chunks, payload, transport = self._chunks, self._payload, self.transport
+        if chunks is None or payload is None or transport is None or transport.is_closing() or self._reading_paused:
+            return None
+        opened = None if self.has_tls else transport.get_extra_info("socket")
+        if opened is None or payload.exception() is not None or payload._buffer:
+            return None
+        try:
+            copy = opened.dup()
+        except OSError:
+            return None
+        self._pause_reading_for_buffer()
+        self._silent_since_s = math.inf
+        return chunks, copy
+
+    def take_back(self, why: str, number: int = 0) -> None:
+        """It reads again, unless the response is over: `why` and `number` as of `EventRelay.paused`, "" where the data
+        plane reported nothing."""
+        self._resume_reading_for_buffer()
+        if self._chunks is None or self._payload is None:
+            return  # it was closed meanwhile
+        if why == "end":
+            self._end_stream(is_clean=bool(number))
+        elif why == "malformed":
+            self._malformed(ValueError("the body is not in chunks"))
+        elif why == "timeout":
+            self._silent()
+        elif why == "broken":
+            payload, self._chunks, self._payload = self._payload, None, None
+            _miss(payload, OSError(number, "the connection broke"))
+            self.close(abort=True)
+        else:
+            self._measure_silence()
 
     def _begin(
         self, messages: list[tuple[RawResponseMessage, StreamReader]], data: bytes, before: int, *, upgraded: bool
@@ -312,7 +398,7 @@ class EndpointConnection(BaseProtocol):
 
     def _malformed(self, error: Exception) -> None:
         waiter, payload = self._waiter, self._payload
-        self._parser = None
+        self._parser = self._chunks = None
         if waiter is not None and not waiter.done():
             waiter.set_exception(error if isinstance(error, HttpProcessingError) else HttpProcessingError())
         elif payload is not None and not payload.is_eof():
@@ -340,7 +426,7 @@ class EndpointConnection(BaseProtocol):
             self._waiter.set_exception(error)
         elif self._payload is not None:
             set_exception(self._payload, error)
-        self._parser = self._payload = None  # this error is the first, and stays
+        self._parser = self._payload = self._chunks = None  # this error is the first, and stays
         self.close()
 
 
@@ -349,6 +435,23 @@ def _framing(message: RawResponseMessage, data: bytes, before: int) -> _Framing:
     length = 0 if message.code in _WITHOUT_BODY else int(message.headers.get(hdrs.CONTENT_LENGTH, 0))
     found = data.find(_BLANK_LINE)
     return _Framing(before + found + 4 if found >= 0 else -1, length, bool(message.chunked))
+
+
+def _is_stream(message: RawResponseMessage) -> bool:
+    """Whether a response is a stream of events in chunks, and in nothing else."""
+    return (
+        message.code == 200
+        and bool(message.chunked)
+        and message.headers.get(hdrs.TRANSFER_ENCODING, "").lower() == "chunked"
+        and message.headers.get(hdrs.CONTENT_TYPE, "").startswith(_EVENTS)
+    )
+
+
+def _miss(payload: StreamReader, error: BaseException | None) -> None:
+    """A part of a body is missing. `error`: of the connection; None: its server closed it."""
+    missing = "Response payload is not completed" + (f": {error!r}" if error else "")
+    cause = error or TransferEncodingError("the last chunk is missing")
+    set_exception(payload, aiohttp.ClientPayloadError(missing), cause)
 
 
 def _lost(error: BaseException | None) -> BaseException:

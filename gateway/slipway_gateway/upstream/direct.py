@@ -44,6 +44,11 @@ class DirectResponse:
     def content_type(self) -> str:
         return self.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
 
+    @property
+    def connection(self) -> EndpointConnection:
+        """By which the response comes."""
+        return self._connection
+
     def close(self) -> None:
         """Closes the connection unless the whole response is there: then it serves others."""
         if not self.content.is_eof():

@@ -12,6 +12,7 @@ from typing import Any, cast
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
+from slipway_plane import NATIVE
 from slipway_process.network.resolver import NameResolver
 
 from ..limits.budget import Account
@@ -179,7 +180,8 @@ def open_session(settings: GatewaySettings, tls: InternalTls | None = None) -> a
     `tls`: for endpoints with https; without it they need a certificate that the machine trusts.
     """
     connector = _Connector(settings.connect_timeout_s, tls, EndpointProtocol)
-    limits = ReadLimits(settings.idle_timeout_s, _READ_BYTES, settings.max_header_bytes)
+    decoder = NATIVE.ChunkDecoder if NATIVE is not None and settings.plane != "off" else None
+    limits = ReadLimits(settings.idle_timeout_s, _READ_BYTES, settings.max_header_bytes, decoder)
     dialer = _Connector(settings.connect_timeout_s, tls, functools.partial(EndpointConnection, limits=limits))
     connector.pool = EndpointPool(connector._loop, dialer.open, dialer.adopt)
     return aiohttp.ClientSession(

@@ -86,6 +86,24 @@ class StreamProgress:
     def size_bytes(self) -> int:
         return len(self._tokens)
 
+    @property
+    def state(self) -> tuple[bytes, bytes, bytes, bytes, bool, int]:
+        """What the data plane goes on from: both ends of an id, marks of the last event and of the last one with
+        tokens, whether all tokens are kept, and their bytes."""
+        return self._id, self._end, self._last, self._last_token, self._whole, len(self._tokens)
+
+    def goes_on(self, last: bytes, last_token: bytes, tokens: bytes, *, whole: bool) -> None:
+        """The data plane has passed events on. `tokens`: of these events."""
+        self._last, self._last_token = last, last_token
+        if whole:
+            self._tokens += tokens
+        else:
+            self.forget()
+
+    def keeps(self, tokens: bytes) -> None:
+        """Replaces the tokens, as in a copy of this."""
+        self._tokens = bytearray(tokens)
+
     def forget(self) -> None:
         """Drops the tokens: a server that resumes the stream generates them once more."""
         self._whole = False

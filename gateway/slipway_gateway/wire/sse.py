@@ -86,6 +86,17 @@ class EventAligner:
     def held_bytes(self) -> int:
         return len(self._held)
 
+    @property
+    def held(self) -> tuple[bytes, int, int, bool]:
+        """All that it holds, from which another aligner goes on: bytes, where their first event begins that is not
+        known to be whole, how many before it are followed by others, and whether a comment came last."""
+        return bytes(self._held), self._begin, self._followed, self._is_after_comment
+
+    def holds(self, held: tuple[bytes, int, int, bool]) -> None:
+        """Goes on from what another aligner held."""
+        data, self._begin, self._followed, self._is_after_comment = held
+        self._held = bytearray(data)
+
     def reports_crash(self) -> bool:
         """Whether the unfinished event at the end reports that the engine died."""
         return self._held.strip() == _CRASHED

@@ -106,6 +106,7 @@ pub struct News {
     recounts: Vec<Recount>,
     calls: Vec<CallTuple>,
     settlements: Vec<SettlementTuple>,
+    paused_relays: Vec<u64>,
 }
 
 /// Ticket, tenant, id of the request, and amounts.
@@ -128,6 +129,7 @@ impl News {
             unlogged: news.unlogged,
             recounts: news.recounts.into_iter().map(Recount::from).collect(),
             calls: news.calls.into_iter().map(|one| (one.ticket, one.tenant, one.id, one.amounts)).collect(),
+            paused_relays: news.paused_relays,
             settlements: news.settlements.into_iter().map(|one| (one.tenant, one.id, one.used)).collect(),
         })
     }

@@ -3,6 +3,7 @@
 
 mod lane;
 mod listener;
+mod relay;
 mod tenants;
 mod twins;
 
@@ -50,6 +51,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lane::LogEntry>()?;
     module.add_class::<lane::Recount>()?;
     module.add_class::<lane::Begun>()?;
+    module.add_class::<relay::ChunkDecoder>()?;
+    module.add_class::<relay::EventRelay>()?;
+    module.add_class::<relay::Passed>()?;
     module.add_function(wrap_pyfunction!(lane::is_good_response, module)?)?;
     module.add_function(wrap_pyfunction!(lane::is_varied_text, module)?)?;
     module.add_function(wrap_pyfunction!(lane::http_date, module)?)

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::bounds::UsageBound;
 use super::estimate::Estimate;
 use super::usage::{
-    count_events, last_usage, marked_position, usage_of_final_event, usage_of_response, without_usage_event, Usage,
-    MAX_RESPONSE_BYTES, MAX_USAGE_BYTES,
+    count_events, last_usage, marked_position, usage_of_final_event, usage_of_response, without_usage_event, Found,
+    Usage, MAX_RESPONSE_BYTES, MAX_USAGE_BYTES,
 };
 use crate::wire::json_values::NotSure;
 
@@ -27,6 +27,47 @@ pub struct Beginning {
     pub goes_on: bool,
 }
 
+/// What events of a stream report, and what is counted of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamCount {
+    /// The gateway, not the client, requested the usage.
+    pub strips_usage: bool,
+    /// The response repeats JSON of the request.
+    pub echoes: bool,
+    pub reported: Option<Usage>,
+    pub relayed_bytes: i64,
+    pub output_tokens: i64,
+    pub is_marked: bool,
+}
+
+impl StreamCount {
+    /// The usage in whole events, which `add` takes.
+    ///
+    /// # Errors
+    /// NotSure: Python may read it differently.
+    pub fn look(&self, events: &[u8]) -> Found {
+        if self.echoes {
+            usage_of_final_event(events)
+        } else {
+            last_usage(events)
+        }
+    }
+
+    /// Counts whole events as the server sent them; returns them as the client gets them.
+    pub fn add<'e>(&mut self, events: &'e [u8], found: Option<Usage>) -> Cow<'e, [u8]> {
+        self.relayed_bytes = self.relayed_bytes.saturating_add(events.len() as i64);
+        if let Some(position) = marked_position(events) {
+            self.is_marked = true;
+            self.output_tokens = self.output_tokens.max(position);
+        } else if !self.is_marked {
+            self.output_tokens = self.output_tokens.saturating_add(count_events(events));
+        }
+        self.reported = found.or(self.reported);
+        let stripped = if self.strips_usage { without_usage_event(events) } else { None };
+        stripped.map_or(Cow::Borrowed(events), Cow::Owned)
+    }
+}
+
 /// One request. `begin` is called for a response with status 200, then `add_events` or `add_body`.
 #[derive(Clone, Debug)]
 pub struct Meter {
@@ -40,13 +81,8 @@ pub struct Meter {
     resumed_at: i64,
     recomputed: i64,
     goes_on: bool,
-    strips_usage: bool,
-    echoes: bool,
-    reported: Option<Usage>,
     prompt_tokens: Option<i64>,
-    relayed_bytes: i64,
-    output_tokens: i64,
-    marked: bool,
+    count: StreamCount,
     /// Of a response that is no stream: its end, or all of it where it echoes the request.
     body: Vec<u8>,
     /// Whether `body` may have a usage that `reported` has not.
@@ -69,13 +105,8 @@ impl Meter {
             resumed_at,
             recomputed: 0,
             goes_on: false,
-            strips_usage,
-            echoes,
-            reported: None,
             prompt_tokens: None,
-            relayed_bytes: 0,
-            output_tokens: 0,
-            marked: false,
+            count: StreamCount { strips_usage, echoes, ..StreamCount::default() },
             body: Vec::new(),
             unread: false,
             not_sure: None,
@@ -97,29 +128,22 @@ impl Meter {
 
     /// Counts whole events of the stream as the server sent them; returns them as the client gets them.
     pub fn add_events<'e>(&mut self, events: &'e [u8]) -> Cow<'e, [u8]> {
-        self.relayed_bytes = self.relayed_bytes.saturating_add(events.len() as i64);
-        if let Some(position) = marked_position(events) {
-            self.marked = true;
-            self.output_tokens = self.output_tokens.max(position);
-        } else if !self.marked {
-            self.output_tokens = self.output_tokens.saturating_add(count_events(events));
-        }
-        let found = if self.echoes { usage_of_final_event(events) } else { last_usage(events) };
-        self.note(found);
-        let stripped = if self.strips_usage { without_usage_event(events) } else { None };
-        stripped.map_or(Cow::Borrowed(events), Cow::Owned)
+        let found = self.count.look(events);
+        let noted = found.as_ref().ok().copied().flatten();
+        self.not_sure = self.not_sure.or(found.err());
+        self.count.add(events, noted)
     }
 
     /// Keeps a part of a response that is no stream, for its usage. It runs for every part, so it reads nothing.
     pub fn add_body(&mut self, chunk: &[u8]) {
-        self.relayed_bytes = self.relayed_bytes.saturating_add(chunk.len() as i64);
-        if self.echoes && self.body.len() > MAX_RESPONSE_BYTES {
+        self.count.relayed_bytes = self.count.relayed_bytes.saturating_add(chunk.len() as i64);
+        if self.count.echoes && self.body.len() > MAX_RESPONSE_BYTES {
             return; // it is too long to be read
         }
         self.unread = true;
         let is_first = self.body.is_empty();
         self.body.extend_from_slice(chunk);
-        if !is_first && !self.echoes && self.body.len() > READ_EVERY_BYTES {
+        if !is_first && !self.count.echoes && self.body.len() > READ_EVERY_BYTES {
             self.read();
             let begin = self.body.len().saturating_sub(TAIL_BYTES);
             self.body.drain(..begin);
@@ -133,7 +157,7 @@ impl Meter {
     /// NotSure: the server reported what Python may read differently.
     pub fn usage(&mut self) -> Result<(Usage, bool), NotSure> {
         let claimed = self.claimed()?;
-        let relayed = self.resumed_at.saturating_add(self.relayed_bytes);
+        let relayed = self.resumed_at.saturating_add(self.count.relayed_bytes);
         Ok((self.bound.clamp(claimed, relayed), self.is_estimated()))
     }
 
@@ -160,7 +184,7 @@ impl Meter {
         }
         let (usage, _) = self.usage()?;
         let output = (usage.output_tokens - self.resumed_at).saturating_add(self.recomputed).max(0);
-        let is_unknown = left && self.reported.is_none() && (self.goes_on || self.output_tokens == 0);
+        let is_unknown = left && self.count.reported.is_none() && (self.goes_on || self.count.output_tokens == 0);
         if is_unknown && output <= self.estimate.output_tokens {
             return Ok([Some(1), Some(usage.input_tokens), None]);
         }
@@ -172,16 +196,16 @@ impl Meter {
         if let Some(reason) = self.not_sure {
             return Err(reason);
         }
-        Ok(self.reported.unwrap_or_else(|| Usage {
+        Ok(self.count.reported.unwrap_or_else(|| Usage {
             input_tokens: self.prompt_tokens.unwrap_or(self.estimate.input_tokens),
-            output_tokens: self.output_tokens.max(self.recomputed),
+            output_tokens: self.count.output_tokens.max(self.recomputed),
             cached_tokens: 0,
         }))
     }
 
     /// After `claimed`, which reads what is there.
     fn is_estimated(&self) -> bool {
-        self.reported.is_none() && !(self.marked && self.prompt_tokens.is_some())
+        self.count.reported.is_none() && !(self.count.is_marked && self.prompt_tokens.is_some())
     }
 
     fn read(&mut self) {
@@ -189,12 +213,12 @@ impl Meter {
             return;
         }
         self.unread = false;
-        if !self.echoes {
+        if !self.count.echoes {
             let found = last_usage(&self.body);
             self.note(found);
             return;
         }
-        self.reported = None;
+        self.count.reported = None;
         if self.body.len() <= MAX_RESPONSE_BYTES {
             let found = usage_of_response(&self.body);
             self.note(found);
@@ -203,7 +227,7 @@ impl Meter {
 
     fn note(&mut self, found: Result<Option<Usage>, NotSure>) {
         match found {
-            Ok(usage) => self.reported = usage.or(self.reported),
+            Ok(usage) => self.count.reported = usage.or(self.count.reported),
             Err(reason) => self.not_sure = Some(reason),
         }
     }

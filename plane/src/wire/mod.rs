@@ -1,5 +1,6 @@
 //! What is read of and written into HTTP messages and events: twins of the gateway's `wire/`.
 
+pub mod chunks;
 pub mod headers;
 pub mod inference;
 pub mod json_values;

@@ -22,7 +22,21 @@ pub struct StreamProgress {
     /// The mark of the last event with tokens: that of usage has none.
     last_token: Vec<u8>,
     tokens: Vec<u8>,
+    /// Bytes of tokens before `tokens`, which are kept elsewhere.
+    before: usize,
     is_whole: bool,
+}
+
+/// A progress without its tokens, as Python has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progressed {
+    /// Up to the position, and behind the check, of the id of an event.
+    pub begin: Vec<u8>,
+    pub end: Vec<u8>,
+    /// Marks of the last event, and of the last one with tokens.
+    pub last: Vec<u8>,
+    pub last_token: Vec<u8>,
+    pub is_whole: bool,
 }
 
 impl StreamProgress {
@@ -39,11 +53,30 @@ impl StreamProgress {
             last: Vec::new(),
             last_token: Vec::new(),
             tokens,
+            before: 0,
             is_whole: true,
         };
         progress.name(stream);
         progress.move_to(holder);
         Some(progress)
+    }
+
+    /// A progress that Python goes on with. `before`: bytes of the tokens that it has.
+    pub fn of(state: Progressed, before: usize) -> Self {
+        let Progressed { begin, end, last, last_token, is_whole } = state;
+        let (revision, stream) = (String::new(), String::new());
+        StreamProgress { revision, stream, begin, end, last, last_token, tokens: Vec::new(), before, is_whole }
+    }
+
+    /// What Python goes on with: the state, and the tokens since it began.
+    pub fn into_parts(self) -> (Progressed, Vec<u8>) {
+        let StreamProgress { begin, end, last, last_token, tokens, is_whole, .. } = self;
+        (Progressed { begin, end, last, last_token, is_whole }, tokens)
+    }
+
+    /// Bytes of all tokens.
+    pub fn size_bytes(&self) -> usize {
+        self.before + self.tokens.len()
     }
 
     pub fn stream(&self) -> &str {
@@ -73,7 +106,7 @@ impl StreamProgress {
 
     /// Drops the tokens: a server that resumes the stream generates them once more.
     pub fn forget(&mut self) {
-        self.is_whole = false;
+        (self.is_whole, self.before) = (false, 0);
         self.tokens = Vec::new();
     }
 
@@ -120,7 +153,8 @@ impl StreamProgress {
         let end = memchr(b'\n', event).unwrap_or(event.len());
         let mark = &event[2..end];
         let space = memchr(b' ', mark).unwrap_or(mark.len());
-        self.last = mark[..space].to_vec();
+        self.last.clear();
+        self.last.extend_from_slice(&mark[..space]);
         if let Some(tokens) = mark.get(space + 1..).filter(|tokens| !tokens.is_empty()) {
             self.last_token.clone_from(&self.last);
             self.remember(tokens);
@@ -132,7 +166,7 @@ impl StreamProgress {
     }
 
     fn remember(&mut self, tokens: &[u8]) {
-        if self.is_whole && self.tokens.len() + tokens.len() < MAX_TOKEN_BYTES {
+        if self.is_whole && self.size_bytes() + tokens.len() < MAX_TOKEN_BYTES {
             self.tokens.extend_from_slice(tokens);
             self.tokens.push(b',');
         } else {

@@ -7,8 +7,10 @@ use memchr::{memchr, memchr2, memmem};
 use super::members::is_space;
 
 /// Precedes an event that further events of the same token follow: no stream is resumed between them.
-const FOLLOWED: &[u8] = b": +\n";
+pub const FOLLOWED: &[u8] = b": +\n";
 const CRASHED: &[u8] = b": engine_crashed";
+/// The last event of OpenAI's streams.
+pub const DONE: &[u8] = b"data: [DONE]\n\n";
 /// What a client gets in a long silence: a line and no empty one behind it.
 pub const KEEP_ALIVE: &[u8] = b":\n";
 /// Beyond these an unfinished event, or events of one token, are handed on as they are: memory is bounded, whatever an
@@ -32,7 +34,20 @@ pub struct EventAligner {
     is_after_comment: bool,
 }
 
+/// What an aligner holds, as Python has it: bytes, where their first event begins that is not known to be whole, how many
+/// before it are followed by others, and whether a comment came last.
+pub type Held = (Vec<u8>, usize, usize, bool);
+
 impl EventAligner {
+    pub fn holding((held, begin, followed, is_after_comment): Held) -> Self {
+        let begin = begin.min(held.len());
+        EventAligner { held, begin, followed, is_after_comment }
+    }
+
+    pub fn held(&self) -> Held {
+        (self.held.clone(), self.begin, self.followed, self.is_after_comment)
+    }
+
     /// Takes the next bytes of a stream; returns those that may be forwarded now: events, or `KEEP_ALIVE`.
     pub fn feed<'a>(&mut self, chunk: &'a [u8]) -> Cow<'a, [u8]> {
         if self.held.is_empty()
