@@ -6,6 +6,7 @@ import shutil
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,8 @@ def test_no_panel_is_empty_and_no_unit_is_wrong(prometheus: Prometheus, board: s
         return
     unit = panel["fieldConfig"]["defaults"]["unit"]
     for target in panel["targets"]:
-        found = until(
-            lambda one=target: prometheus.query(_with_values(one["expr"])), f"{panel['title']} has series", 60
-        )
+        query = _with_values(target["expr"])
+        found = until(partial(prometheus.query, query), f"{panel['title']} has series", 60)
         for series in found:
             value = float(series["value"][1])
             assert math.isnan(value) or value <= MOST.get(unit, FEW), f"{panel['title']}: {value} {unit}"
