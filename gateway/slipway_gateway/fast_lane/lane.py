@@ -103,8 +103,8 @@ class FastLane:
     ) -> None:
         assert NATIVE is not None
         self._tenants_of, self._charging, self._metrics, self._clock = tenants, charging, metrics, clock
-        self._tenants: Tenants | None = None  # as the lane has them
-        self._identified = 0  # how often they were published
+        self._tenants: Tenants | None = None  # as the lane has them, and how often they were published
+        self._identified = 0
         self.is_draining = self.is_open = False
         self.tables = 0  # how many were published, of routes and of tenants
         self.in_flight: _native.Places = NATIVE.Places(settings.max_inflight, settings.max_client_percentage)
@@ -141,11 +141,10 @@ class FastLane:
             now_s=clock(),
         )
         self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
-        self._is_doubted = False  # a recount differed: what the judge gets has to be Python's
+        self._is_doubted = self._has_table = False  # doubted: a recount differed, so the judge gets Python's counts
         self.on_doubt: Callable[[], None] = lambda: None  # what else the data plane does is Python's from then on
         self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
         self.recount = self.recounter.look
-        self._has_table = False
         self._follow: Callable[[_native.LaneCounts], None] = lambda counts: None
         metrics.of_lane(self.drain, self._running, lambda: self.native.held_bytes)
 
