@@ -25,6 +25,7 @@ from slipway_operator.kube.secrets.pepper import Pepper
 from slipway_operator.kube.writing.names import Names
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
+from slipway_operator.model_routes.runner import ModelRouteRunner
 from slipway_operator.pools.runner import PoolRunner
 from slipway_operator.queue import WorkQueue
 from slipway_operator.settings import parse
@@ -58,6 +59,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "pepper": (Pepper, "run"),
     "audit": (AuditRunner, "run"),
     "tenants": (TenantRunner, "look"),
+    "model-routes": (ModelRouteRunner, "look"),
     "sampler": (MetricsSampler, "sample"),
     "metrics-api": (MetricsApi, "_look"),
 }
