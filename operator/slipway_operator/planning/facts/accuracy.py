@@ -43,7 +43,8 @@ def counting(course: Course, at: Situation) -> AccuracyCounting | None:
         return None
     feedback = terms.of(FEEDBACK) is not None or None
     if terms.of(PREDICTIONS) is None or course.stable is None:
-        return AccuracyCounting(feedback, terms.max_age_s)
+        # Of nothing at all no field would be written, and the table would never be what it was before.
+        return AccuracyCounting(feedback, terms.max_age_s) if feedback else None
     watched = at.status.accuracy.of(course.stable) if at.status.accuracy else None
     return AccuracyCounting(feedback, terms.max_age_s, course.stable, watched.bins if watched else None)
 
