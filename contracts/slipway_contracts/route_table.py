@@ -153,6 +153,10 @@ class Traffic:
     accuracy: AccuracyCounting | None = None
     cache: ResponseCache | None = None
 
+    def __post_init__(self) -> None:
+        if self.accuracy == AccuracyCounting():  # nothing of it would be written: it is the same as none
+            object.__setattr__(self, "accuracy", None)
+
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""
         return next((backend.weight for backend in self.backends if backend.revision == revision), 0)
