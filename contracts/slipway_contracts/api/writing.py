@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Hashable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from types import NoneType
 from typing import Any, cast
@@ -26,6 +26,8 @@ def to_json(value: Any) -> Any:
         return [item if type(item) in _PLAIN else to_json(item) for item in items]
     if isinstance(value, datetime):
         return format_time(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     return value
 
 
