@@ -196,6 +196,8 @@ class Routed(Protocol):
     def accuracy(self) -> AccuracyCounting | None: ...
     @property
     def cache(self) -> ResponseCache | None: ...
+    @property
+    def first_byte_seconds(self) -> int | None: ...
 
 
 def refusal(table: Routed) -> str:
@@ -224,5 +226,7 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield service_levels.refusal(table.slo)
     if table.accuracy is not None:
         yield accuracy_counts.refusal(table.accuracy)
+    if table.first_byte_seconds is not None:
+        yield outside("firstByteSeconds", table.first_byte_seconds, 1, 3600)
     if table.cache is not None:
         yield outside("cache.ttlSeconds", table.cache.ttl_seconds, 1, LONGEST_TTL_S)

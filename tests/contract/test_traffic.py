@@ -128,6 +128,7 @@ def test_gateway_reads_what_the_operator_writes() -> None:
             {"accuracy": replace(WATCHED, bins=PublishedBins(cuts=("2", "1")))},
             "accuracy.bins has cuts that do not ascend, labels that are no CRC-32, or neither or both of them",
         ),
+        ({"first_byte_seconds": 0}, "firstByteSeconds must be from 1 to 3600, and is 0"),
         ({"cache": ResponseCache(0)}, "cache.ttlSeconds must be from 1 to 2592000, and is 0"),
         ({"mirror_routes": (MirrorRoute("m", "a", -1),)}, "mirrorRoutes.percentage must be from 0 to 100, and is -1"),
         (
