@@ -190,7 +190,7 @@ async def test_a_pod_that_hangs_loses_its_requests_and_is_ejected() -> None:
         upstream(whole(SMALL)) as small,
         gateway() as gate,
     ):
-        publish(gate, [hanging.url, good.url], [small.url], first_byte_s=0.2)
+        publish(gate, [hanging.url, good.url], [small.url], first_byte_seconds=0.2)
         for n in range(30):
             assert (await answered(gate, ASK, headers={"X-Session-Id": f"{n}"}))[0] == 200
         # Five in a row eject it.
@@ -222,7 +222,7 @@ async def test_with_a_fallback_nearly_every_request_is_answered(misbehaviour: st
         upstream(whole(SMALL)) as small,
         gateway() as gate,
     ):
-        publish(gate, [first.url, second.url], [small.url], first_byte_s=1)
+        publish(gate, [first.url, second.url], [small.url], first_byte_seconds=1)
         places, results = asyncio.Semaphore(16), Counter[int]()
 
         async def one(number: int) -> None:

@@ -136,7 +136,7 @@ class Fallbacks:
         """What the request's own deployment answers, or why it does not. `patient`: nothing else can answer."""
         route = None if patient else self._balancer.published.find(outgoing.whose)
         try:
-            async with asyncio.timeout(route.first_byte_s if route else None) as bound:
+            async with asyncio.timeout(route.first_byte_seconds if route else None) as bound:
                 return await self._retries.first_response(outgoing, record, state, held_request)
         except errors.RequestError as refusal:
             return refusal

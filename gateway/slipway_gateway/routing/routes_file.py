@@ -125,7 +125,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         slo=entry.slo,
         prefix_affinity=entry.prefix_affinity,
         fallback=entry.fallback,
-        first_byte_s=entry.first_byte_seconds,
+        first_byte_seconds=entry.first_byte_seconds,
         cache=entry.cache,
     )
 

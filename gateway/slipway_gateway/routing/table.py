@@ -74,7 +74,7 @@ class Route:
     slo: ServiceLevels | None = None  # objectives that its requests are counted against
     prefix_affinity: bool = False  # endpoints that have seen the beginning of a prompt are preferred
     fallback: tuple[str, ...] = ()  # names of deployments of its namespace that answer while it cannot
-    first_byte_s: int | None = None  # so long without a first byte counts as that it cannot
+    first_byte_seconds: int | None = None  # so long without a first byte counts as that it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     cache: ResponseCache | None = None  # responses that are kept; None: none
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
@@ -311,7 +311,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         slo=traffic.slo,
         prefix_affinity=bool(traffic.prefix_affinity),
         fallback=traffic.fallback,
-        first_byte_s=traffic.first_byte_seconds,
+        first_byte_seconds=traffic.first_byte_seconds,
         accuracy=traffic.accuracy,
         cache=traffic.cache,
         replicas=_replicas(obj),
