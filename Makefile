@@ -115,9 +115,9 @@ e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for ano
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e -m "not extended" --durations=12
 
-faults: setup ## six bad versions on a real cluster, each rolled back by itself (WRITE=1: the table goes into docs/faults.md)
+faults: setup ## six bad versions on a real cluster, each rolled back by itself (WRITE=1: the table goes into docs/faults.md; TRAFFIC=all: with a route, affinity, fallback and cache)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e/test_faults.py -s $(if $(WRITE),--faults-table docs/faults.md)
+	SLIPWAY_TRAFFIC=$(TRAFFIC) $(VENV)/bin/pytest e2e/test_faults.py -s $(if $(WRITE),--faults-table docs/faults.md)
 
 judged: setup ## on a real cluster: kills during analyses, mirrored requests, twin shadows, scorers, feedback, baseline pods (about fifty minutes)
 	$(PY) -m devcluster up
@@ -128,9 +128,9 @@ alerts: setup ## on a real cluster: a real Prometheus with the chart's alerts, s
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_alerts.py -s
 
-promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour)
+promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour; TRAFFIC=all as for faults)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k twenty_times
+	SLIPWAY_TRAFFIC=$(TRAFFIC) $(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k twenty_times
 
 release20: setup ## the same by pairs and a ramp, with the built-in llm-release at 5 requests a second (70 minutes; SLIPWAY_RELEASES=2)
 	$(PY) -m devcluster up

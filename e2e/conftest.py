@@ -12,6 +12,7 @@ import pytest
 
 from devcluster.engine import facts
 from devcluster.engine.choice import Missing, choose
+from e2e import traffic_features
 from testkit import ROOT
 from testkit.cluster.deployment import Deployment
 from testkit.cluster.diagnosis import diagnosis, events, logs, pods
@@ -183,7 +184,7 @@ def flow(slipway: Installation) -> Iterator[Callable[[Deployment, Shape], Flow]]
     started: list[Flow] = []
 
     def start(chat: Deployment, shape: Shape) -> Flow:
-        started.append(Flow(slipway.url, chat.model, shape).start())
+        started.append(Flow(slipway.url, traffic_features.model(chat), shape, traffic_features.HEADERS).start())
         return started[-1]
 
     yield start

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import faults, weights
+from e2e import faults, traffic_features, weights
 from e2e.faults import FAULTS, Fault, Row
 from slipway_cli.views import evidence
 from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
@@ -65,10 +65,11 @@ def report_of(found: list[Row]) -> Json:
 @pytest.fixture(scope="module")
 def served(slipway: Installation) -> Iterator[Deployment]:
     """One that serves v1, beside the faulty models on a claim."""
-    with slipway.deployed("v1", strategy=faults.strategy(30, faults.BUILT_IN)) as made:
+    with slipway.deployed("v1", strategy=faults.strategy(30, faults.BUILT_IN), **traffic_features.spec()) as made:
         weights.begin(slipway.kube, made.namespace, slipway.images.server)
         slipway.kube.apply(faults.warmed(), made.namespace)
         made.until_stable("v1")
+        traffic_features.begin(made, slipway.url)
         weights.await_made(slipway.kube, made.namespace)
         yield made
 

@@ -14,7 +14,7 @@ from statistics import median, quantiles
 
 import pytest
 
-from e2e import faults
+from e2e import faults, traffic_features
 from testkit.cluster.deployment import START_S, Deployment, Json, model_of, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Ended, Flow, Shape
@@ -52,8 +52,9 @@ def test_healthy_version_is_promoted_twenty_times_of_twenty(
     slipway: Installation, namespace: str, deploy: Callable[..., Deployment], flow: Callable[[Deployment, Shape], Flow]
 ) -> None:
     slipway.kube.apply(faults.template("quick", **QUICK), namespace)
-    chat = deploy("v1", strategy=faults.strategy(WEIGHT, "quick"))
+    chat = deploy("v1", strategy=faults.strategy(WEIGHT, "quick"), **traffic_features.spec())
     chat.until_stable("v1")
+    traffic_features.begin(chat, slipway.url)
     running = flow(chat, Shape(rate=RATE, streamed=1))
     running.wait_for(lambda seen: len(seen) >= THRESHOLD_STREAMS, 60, "enough answers of stable")
     took: list[float] = []
