@@ -14,6 +14,26 @@ Amount = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?$")]
 PerMinute = Annotated[Int64, Field(ge=1, le=1_000_000_000_000)]
 
 
+class TenantLongContext(ApiType):
+    """Bound of requests with long prompts, each of which keeps a server busy for long."""
+
+    input_tokens: Annotated[Int32, Field(ge=1, le=100_000_000)]
+    """Tokens of a prompt from which a request counts as one. Gateways estimate them: a quarter of the bytes of the
+    body."""
+    concurrency: Annotated[Int32, Field(ge=1, le=1_000_000)]
+    """Such requests at the same time."""
+
+
+class TenantRequestLimits(ApiType):
+    """Bounds of each single request. What is not given is not bounded."""
+
+    context_tokens: Annotated[Int32, Field(ge=1, le=100_000_000)] | None = None
+    """Tokens of the prompt, which gateways estimate as a quarter of the bytes of the body, and of the request's own
+    limit of the response, together. A request with more is refused with 400."""
+    output_tokens: Annotated[Int32, Field(ge=1, le=10_000_000)] | None = None
+    """Generated tokens of a response. A request with a higher limit of its own, or without one, gets this one."""
+
+
 class TenantLimits(ApiType):
     """Limits of the requests of a tenant. What is not given is not limited."""
 
@@ -27,6 +47,10 @@ class TenantLimits(ApiType):
     """Requests at the same time, streams included."""
     burst_seconds: Annotated[Int32, Field(ge=1, le=86400)] = 60
     """A tenant that sent nothing for so many seconds may use at once what its limits per minute give in them."""
+    per_request: TenantRequestLimits = TenantRequestLimits()
+    """Bounds of each single request."""
+    long_context: TenantLongContext | None = None
+    """Bound of requests with long prompts."""
 
 
 class TenantPrice(ApiType):

@@ -1,9 +1,9 @@
 """Compiles tenants for the fast lane (pure)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..identity.tenants import KnownTenant, TenantTable
+from ..identity.tenants import KeyHash, KnownTenant, TenantTable
 from ..quotas.policy import Budget, Policy
 from ..quotas.prices import Price
 from ..quotas.shared import limits_tuple
@@ -17,17 +17,23 @@ def compile_tenants(
 ) -> list[dict[str, Any]]:
     """The fields of all tenants that have keys, the oldest first: of a key that two have written it is the owner.
 
+    Tenants with bounds of a single request are left out, with the ids of their keys: Python serves their requests.
+
     `part`: this gateway's part of limits and budget. `counts_together`: whether requests are counted with other
     gateways.
     """
+    bounded = [tenant for tenant in table.tenants.values() if tenant.policy.bounds.any]
+    keys_left_out = {key.id for tenant in bounded for key in tenant.keys}
     return [
-        _compile(one, *part(one.policy), together=counts_together(one.policy))
-        for one in table.tenants.values()
-        if one.keys
+        _compile(tenant, keys, *part(tenant.policy), together=counts_together(tenant.policy))
+        for tenant in table.tenants.values()
+        if not tenant.policy.bounds.any and (keys := [key for key in tenant.keys if key.id not in keys_left_out])
     ]
 
 
-def _compile(one: KnownTenant, limits: Limits, budget: Budget, *, together: bool) -> dict[str, Any]:
+def _compile(
+    one: KnownTenant, keys: Sequence[KeyHash], limits: Limits, budget: Budget, *, together: bool
+) -> dict[str, Any]:
     policy = one.policy
     return {
         "name": one.name,
@@ -40,7 +46,7 @@ def _compile(one: KnownTenant, limits: Limits, budget: Budget, *, together: bool
         "output_tokens": policy.output_tokens,
         "limits": limits_tuple(limits),
         "shared_limits": limits_tuple(policy.limits) if together else None,
-        "keys": [(key.id, key.hash, key.expires_s) for key in one.keys],
+        "keys": [(key.id, key.hash, key.expires_s) for key in keys],
     }
 
 

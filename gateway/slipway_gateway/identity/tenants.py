@@ -1,15 +1,15 @@
 """Tenants as gateways see them, and the table by which keys are found (pure)."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
 from slipway_contracts.api.reading import encoded, read
-from slipway_contracts.tenants import TenantPrice, TenantSpec
+from slipway_contracts.tenants import TenantLimits, TenantPrice, TenantSpec
 
-from ..quotas.policy import Budget, Policy
+from ..quotas.policy import Budget, Policy, RequestBounds
 from ..quotas.prices import Price, micro, nano
 from ..quotas.tenant import Limits
 from .certificates import COMMON_NAME, DNS, URI, key_of
@@ -194,7 +194,16 @@ def _policy(spec: TenantSpec) -> Policy:
         tuple(_price(price, f"spec.prices[{index}]") for index, price in enumerate(spec.prices)),
         Budget(_nano(budget.per_day, "spec.budget.perDay"), _nano(budget.per_month, "spec.budget.perMonth")),
         spec.default_estimated_output_tokens,
+        _bounds(limits),
     )
+
+
+def _bounds(limits: TenantLimits) -> RequestBounds:
+    request, long_context = limits.per_request, limits.long_context
+    bounds = RequestBounds(request.context_tokens or 0, request.output_tokens or 0)
+    if long_context is None:
+        return bounds
+    return replace(bounds, long_context=long_context.input_tokens, long_concurrency=long_context.concurrency)
 
 
 def _price(price: TenantPrice, path: str) -> Price:

@@ -30,6 +30,24 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """What one request may have, in tokens; 0: no bound.
+
+    `long_context`: estimated tokens of a prompt from which a request is one of at most `long_concurrency`.
+    """
+
+    context: int = 0
+    output: int = 0
+    long_context: int = 0
+    long_concurrency: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a bound."""
+        return bool(self.context or self.output or self.long_context)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """`output_tokens`: tokens that a request without a limit of its own reserves. Without limits nothing is refused."""
 
@@ -37,6 +55,7 @@ class Policy:
     prices: tuple[Price, ...] = ()
     budget: Budget = field(default_factory=Budget)
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
+    bounds: RequestBounds = field(default_factory=RequestBounds)
     _found: dict[tuple[str, str], Price] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def price_of(self, route: str, model: str) -> Price:

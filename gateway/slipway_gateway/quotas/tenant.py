@@ -10,12 +10,13 @@ import msgspec
 
 from .gcra import MINUTE_S, Bucket, Hold, Rate
 
-REQUESTS, INPUT, OUTPUT, CONCURRENCY, SPEND = LIMITS = (
+REQUESTS, INPUT, OUTPUT, CONCURRENCY, SPEND, LONG_CONTEXT = LIMITS = (
     "requests",
     "input_tokens",
     "output_tokens",
     "concurrency",
     "spend",
+    "long_context",
 )
 TOKENS = (INPUT, OUTPUT)
 _REQUEST_HEADERS, _TOKEN_HEADERS = (

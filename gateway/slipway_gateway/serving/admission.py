@@ -14,13 +14,13 @@ from ..identity.authenticate import Method, RequestIdentity
 from ..identity.tenants import KnownTenant
 from ..ledger.writer import Ledger, new_id
 from ..quotas.bounds import bound_of
-from ..quotas.estimate import Estimate, estimate
+from ..quotas.estimate import Estimate, estimate, output_limit
 from ..quotas.meter import Charge, Meter
-from ..quotas.policy import Budget, Policy
+from ..quotas.policy import Budget, Policy, RequestBounds
 from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
 from ..quotas.shared import SharedQuotas
-from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits, Share
+from ..quotas.tenant import CONCURRENCY, INPUT, LONG_CONTEXT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits, Share
 from ..quotas.usage import RESPONSES, Usage
 from ..sharing.counters import CountersAway, SharedBudgets, SharedCounters
 from ..sharing.limiter import Limiter, LimitRefusal, Taken
@@ -123,17 +123,23 @@ class Admission:
         self.ledger.gather(Charge(new_id(), *about, usage, one.cost_nano, one.estimated, one.requests))
 
     def prepare(self, outgoing: UpstreamRequest, fields: RequestFields, record: RequestRecord) -> UpstreamRequest:
-        """The request with a meter if it has a tenant; a stream of a tenant then also requests its usage."""
+        """The request with a meter if it has a tenant; a stream of a tenant then also requests its usage.
+
+        Raises:
+            RequestError: it has more tokens than a request of its tenant may have.
+        """
         identity, model = record.identity, record.model
         if identity is None:
             return outgoing
         policy = identity.tenant.policy
+        estimated = _estimate(outgoing, fields, policy)
+        _check_context(policy.bounds.context, estimated, output_limit(fields, outgoing.path))
         strips_usage = outgoing.stream and outgoing.path in _USAGE_ON_REQUEST and fields.lacks_usage
         meter = Meter(
             record.id,
             identity.name,
             identity.key_id,
-            estimate=_estimate(outgoing, fields, policy),
+            estimate=estimated,
             bound=bound_of(outgoing.path, outgoing.body, fields),
             price=policy.price_of(outgoing.whose, model),
             model=model,
@@ -201,7 +207,12 @@ class Admission:
         Raises:
             RequestError: a limit is reached or the budget is spent.
         """
-        taken, left = await self.take(meter, policy, record.begun), False
+        long_context = await self._take_long_context(meter, policy.bounds)
+        try:
+            taken, left = await self.take(meter, policy, record.begun), False
+        except BaseException:
+            self._end_long_context(long_context)
+            raise
         record.trace.event(
             "quota reserved", **{f"slipway.{name}": amount for name, amount in meter.estimate.amounts().items()}
         )
@@ -212,7 +223,29 @@ class Admission:
             raise
         finally:
             self.settle(meter, taken, left=left or record.outcome == _LEFT)
+            self._end_long_context(long_context)
             record.trace.event("quota settled")
+
+    async def _take_long_context(self, meter: Meter, bounds: RequestBounds) -> Taken | None:
+        """The request is one with a long prompt from now on, or it is none (None).
+
+        Raises:
+            RequestError: as many of its tenant are in progress as may be.
+        """
+        if not bounds.long_context or meter.estimate.input_tokens < bounds.long_context:
+            return None
+        limits = Limits(concurrency=bounds.long_concurrency)
+        # A quota of its own. No tenant has its name: names of objects have no space.
+        taken = await self._limiter.reserve(f"{meter.tenant} {LONG_CONTEXT}", meter.id, limits, {})
+        if isinstance(taken, LimitRefusal):
+            self._refuse(meter.tenant, LONG_CONTEXT)
+            what = f"{bounds.long_concurrency} concurrent requests with {bounds.long_context} input tokens or more"
+            raise errors.rate_limited("tokens", what, taken.reached.wait_s, {})
+        return taken
+
+    def _end_long_context(self, taken: Taken | None) -> None:
+        if taken is not None:
+            self._limiter.settle(taken, {})
 
     async def take(self, meter: Meter, policy: Policy, begun: "_native.Begun | None" = None) -> Taken:
         """The request begins, within its budget and its limits. `settle` ends it.
@@ -317,6 +350,12 @@ def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) 
         computes=outgoing.path not in WITHOUT_MODEL,
         writes_text=outgoing.writes_text,
     )
+
+
+def _check_context(most: int, estimated: Estimate, limit: int | None) -> None:
+    """`most`: tokens of the prompt and of the response; 0: any number. `limit`: of the response, in the request."""
+    if most and estimated.input_tokens + (limit or 0) > most:
+        raise errors.context_too_long(most, estimated.input_tokens, limit or 0)
 
 
 def _refused(refusal: LimitRefusal, limits: Limits) -> errors.RequestError:

@@ -5,8 +5,8 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION, ROUTE
+from slipway_contracts.model_routes.spec import RouteSampling
 from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
@@ -475,7 +476,8 @@ class PublicApi:
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
         facts = RequestFacts(request, fields, body, identity.name if identity else "")
         route, way = self._destination(model, record, facts, key)
-        body, fields = _with_sampling(request.path, body, fields, path, way)
+        imposed = (*way.sampling, *_sampling_of(identity))
+        body, fields = _with_sampling(request.path, body, fields, path, imposed)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
         batch = self.jobs is not None and self.jobs.is_call(request)
@@ -603,13 +605,24 @@ class PublicApi:
 
 
 def _with_sampling(
-    url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, way: Way
+    url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, imposed: Collection[RouteSampling]
 ) -> tuple[bytes, RequestFields]:
-    """Body and fields of a request with what its ModelRoutes impose, where it is one for text."""
-    if not way.sampling or (path and path.opaque) or not is_text_path(url_path):
+    """Body and fields of a request with what its ModelRoutes and its tenant impose, where it is one for text."""
+    if not imposed or (path and path.opaque) or not is_text_path(url_path):
         return body, fields
-    imposed = sampling.impose(body, url_path, way.sampling)
-    return (imposed, fields) if imposed is body else (imposed, request_fields.parse(imposed))
+    changed = sampling.impose(body, url_path, imposed)
+    return (changed, fields) if changed is body else (changed, request_fields.parse(changed))
+
+
+def _sampling_of(identity: RequestIdentity | None) -> tuple[RouteSampling, ...]:
+    """What the tenant of a request imposes."""
+    most = identity.tenant.policy.bounds.output if identity else 0
+    return (_output_cap(most),) if most else ()
+
+
+@lru_cache(maxsize=256)
+def _output_cap(most: int) -> RouteSampling:
+    return RouteSampling.model_validate({"caps": {"maxTokens": most}})
 
 
 def _with_own_name(

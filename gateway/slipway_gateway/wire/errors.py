@@ -203,6 +203,15 @@ def rate_limited(kind: str, what: str, wait_s: float, headers: Mapping[str, str]
     )
 
 
+def context_too_long(most: int, input_tokens: int, output_tokens: int) -> RequestError:
+    """A request has more tokens than each one of its tenant may have. The prompt's are an estimate."""
+    message = (
+        f"Requests of this tenant may have {most} tokens, prompt and response together. This one has about "
+        f"{input_tokens + output_tokens}: about {input_tokens} in the prompt, and {output_tokens} for the response."
+    )
+    return invalid("context_length_exceeded", message)
+
+
 def out_of_budget(period: str) -> RequestError:
     """`period`: day or month. Clients do not try again by themselves."""
     message = f"This tenant has spent its budget of this {period} (in UTC)."

@@ -16,7 +16,7 @@ from aiohttp import web
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.periods import hour_of
 from slipway_gateway.ledger.store import Spent
-from slipway_gateway.quotas.policy import Budget, Policy
+from slipway_gateway.quotas.policy import Budget, Policy, RequestBounds
 from slipway_gateway.quotas.prices import Price, micro
 from slipway_gateway.quotas.shared import AnyQuota
 from slipway_gateway.quotas.tenant import Limits
@@ -521,3 +521,80 @@ async def test_requests_of_a_tenant_are_at_all_endpoints_though_others_fill_one_
             goes_on.set()
         await until_async(lambda: not edge.balancer.in_flight.by_url)
         assert not edge.balancer.in_flight.of_tenant("team-a") and not edge.balancer.in_flight.of_tenant("team-b")
+
+
+# --- bounds of a single request
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    """What the server got, as its response."""
+    return web.json_response({"choices": [{"text": "hello"}], "usage": USAGE, "got": json.loads(await request.text())})
+
+
+async def test_a_request_above_the_tenants_context_is_refused_and_costs_nothing() -> None:
+    one = tenant(LIMITS, bounds=RequestBounds(context=200))
+    async with running(one, echo) as (edge, server):
+        async with await post(edge, body=BODY | {"max_tokens": 500}) as refused:
+            assert refused.status == 400
+            error = (await refused.json())["error"]
+        assert (error["code"], "200 tokens" in error["message"]) == ("context_length_exceeded", True)
+        long_prompt = BODY | {"messages": [{"role": "user", "content": "x" * 900}]}
+        async with await post(edge, body=long_prompt) as refused:
+            assert refused.status == 400
+        assert (taken(edge, "requests") if edge.admission.quotas.find("team-a") else 0, len(server.seen)) == (0, 0)
+        async with await post(edge) as taken_in:
+            assert taken_in.status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "got"),
+    [
+        (CHAT, {"max_tokens": 500}, {"max_tokens": 20}),
+        (CHAT, {"max_completion_tokens": 500}, {"max_completion_tokens": 20}),
+        (CHAT, {"max_tokens": 5}, {"max_tokens": 5}),
+        (CHAT, {}, {"max_tokens": 20}),
+        ("/v1/responses", {"input": "hi"}, {"max_output_tokens": 20}),
+        (EMBEDDINGS, {"input": "hi"}, {}),
+    ],
+)
+async def test_a_tenants_output_tokens_bound_each_response(path: str, sent: Any, got: dict[str, int]) -> None:
+    async with running(tenant(bounds=RequestBounds(output=20)), echo) as (edge, _):
+        body = {"model": "chat"} | ({"messages": BODY["messages"]} if path == CHAT else {}) | sent
+        async with await post(edge, path, body) as response:
+            received = (await response.json())["got"]
+    assert {name: value for name, value in received.items() if "tokens" in name} == got
+
+
+async def test_long_prompts_have_a_concurrency_of_their_own() -> None:
+    released = asyncio.Event()
+
+    async def waiting(request: web.Request) -> web.StreamResponse:
+        await released.wait()
+        return await whole(request)
+
+    one = tenant(bounds=RequestBounds(long_context=100, long_concurrency=1))
+    long_prompt = BODY | {"messages": [{"role": "user", "content": "x" * 900}]}
+    async with running(one, waiting) as (edge, server):
+        first = asyncio.create_task(post(edge, body=long_prompt))
+        await until_async(lambda: len(server.seen) == 1, "the first one is at its server")
+        async with await post(edge, body=long_prompt) as refused:
+            assert refused.status == 429
+            assert "1 concurrent requests with 100 input tokens" in (await refused.json())["error"]["message"]
+        short = asyncio.create_task(post(edge))
+        await until_async(lambda: len(server.seen) == 2, "a short one is taken")
+        released.set()
+        assert [(await sent).status for sent in (first, short)] == [200, 200]
+        async with await post(edge, body=long_prompt) as response:
+            assert response.status == 200
+        assert edge.admission.report(one).refused == {"long_context": 1}
+
+
+async def test_a_long_prompt_that_another_limit_refuses_leaves_its_place() -> None:
+    limits = Limits(requests_per_minute=1, burst_s=60)
+    one = tenant(limits, bounds=RequestBounds(long_context=10, long_concurrency=1))
+    async with running(one, whole) as (edge, _):
+        statuses = []
+        for _ in range(3):
+            async with await post(edge) as response:
+                statuses.append((response.status, "concurrent" in await response.text()))
+    assert statuses == [(200, False), (429, False), (429, False)]
