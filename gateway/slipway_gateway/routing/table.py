@@ -8,6 +8,7 @@ import msgspec
 
 from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.resilience import CircuitBreaker, Degradation, ExternalTarget, RetryBudget
 from slipway_contracts.route_table import (
     Backend,
     HeaderRoute,
@@ -77,6 +78,10 @@ class Route:
     first_byte_seconds: int | None = None  # so long without a first byte counts as that it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     cache: ResponseCache | None = None  # responses that are kept; None: none
+    external: tuple[ExternalTarget, ...] = ()  # those of `fallback` that are APIs of other providers
+    circuit_breaker: CircuitBreaker | None = None
+    retry_budget: RetryBudget | None = None
+    degradation: Degradation | None = None
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -314,6 +319,10 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         first_byte_seconds=traffic.first_byte_seconds,
         accuracy=traffic.accuracy,
         cache=traffic.cache,
+        external=traffic.external,
+        circuit_breaker=traffic.circuit_breaker,
+        retry_budget=traffic.retry_budget,
+        degradation=traffic.degradation,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,
