@@ -22,6 +22,7 @@ from slipway_contracts.route_table import (
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
+from .fallbacks import Fallback
 from .public_names import PublicRoute, owned_names
 
 POOL_PREFIX = "/revisions"  # before the path of an entry's URL at a pod that serves many models
@@ -96,11 +97,24 @@ class Route:
         return self.predictions or bool(self.accuracy and self.accuracy.revision)
 
     @property
-    def fallback_routes(self) -> tuple[str, ...]:
-        """Names of the routes that answer in its place, without its own."""
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """What answers in its place, in order, without itself."""
+        external = {target.name: target for target in self.external}
+        found = (
+            Fallback(f"{self.name}/{name}", external[name]) if name in external else Fallback(self._beside(name))
+            for name in self.fallback
+        )
+        return tuple(fallback for fallback in found if fallback.name != self.name)
+
+    @property
+    def smaller(self) -> str:
+        """Name of the route that answers what its pods refuse for lack of capacity; empty without one."""
+        name = self.degradation.name if self.degradation else None
+        return self._beside(name) if name and self._beside(name) != self.name else ""
+
+    def _beside(self, name: str) -> str:
         namespace, slash, _ = self.name.rpartition("/")
-        names = (f"{namespace}{slash}{name}" for name in self.fallback)
-        return tuple(name for name in names if name != self.name)
+        return f"{namespace}{slash}{name}"
 
     def engine_of(self, revision: str) -> str:
         """The engine type of a revision, or of pods that run the same; empty where it is not known."""

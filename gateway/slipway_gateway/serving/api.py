@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION, ROUTE
+from slipway_contracts.model_routes.spec import RouteSampling
 from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
@@ -24,6 +25,7 @@ from slipway_process.spans import Exporter
 from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
+from ..balancing.overload import MODEL, caps_of
 from ..caching.caches import ResponseCaches
 from ..feedback.endpoint import PATH as FEEDBACK
 from ..feedback.endpoint import FeedbackApi, SharedClaims
@@ -453,7 +455,9 @@ class PublicApi:
             forward = partial(caches.serve, call, kept, request, outgoing, record)
         if outgoing.meter is None or record.identity is None:
             return await forward()
-        return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
+        may_exceed = self._proxy.forwards_beyond_limits(outgoing, record)
+        beyond = partial(self._proxy.forward, request, outgoing, record) if may_exceed else None
+        return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward, beyond)
 
     def _call(
         self,
@@ -475,7 +479,8 @@ class PublicApi:
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
         facts = RequestFacts(request, fields, body, identity.name if identity else "")
         route, way = self._destination(model, record, facts, key)
-        body, fields = _with_sampling(request.path, body, fields, path, way)
+        body, fields = _with_sampling(request.path, body, fields, path, way.sampling)
+        body, fields, degraded = self._degraded(request.path, body, fields, path, route)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
         batch = self.jobs is not None and self.jobs.is_call(request)
@@ -509,11 +514,29 @@ class PublicApi:
             batch=batch,
             responds_as=way.responds_as,
             prompt=requester.prompt_of(request, fields, route, tenant),
+            fallbacks=way.fallbacks,
+            degraded=degraded,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
             outgoing = self._taken_up(outgoing, last)
         return self.admission.prepare(outgoing, fields, record)
+
+    def _degraded(
+        self, url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, route: Route
+    ) -> tuple[bytes, RequestFields, tuple[str, ...]]:
+        """Body and fields of a request with what an overloaded route takes from it, and the steps that did."""
+        taken = []
+        for step in self._balancer.overloads.steps(route):
+            if step == MODEL or route.degradation is None:
+                continue  # that is for what pods refuse
+            before = body
+            body, fields = _with_sampling(url_path, body, fields, path, (caps_of(route.degradation, step),))
+            if body is not before:
+                taken.append(step)
+        if taken and self._balancer.published.current is not None:
+            self._metrics.degraded(self._balancer.published.current.id_of(route), taken)
+        return body, fields, tuple(taken)
 
     def _pinned(self, route: Route, path: ModelPath, fields: RequestFields) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""
@@ -603,12 +626,12 @@ class PublicApi:
 
 
 def _with_sampling(
-    url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, way: Way
+    url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, imposes: Sequence[RouteSampling]
 ) -> tuple[bytes, RequestFields]:
-    """Body and fields of a request with what its ModelRoutes impose, where it is one for text."""
-    if not way.sampling or (path and path.opaque) or not is_text_path(url_path):
+    """Body and fields of a request with what is imposed on it, where it is one for text."""
+    if not imposes or (path and path.opaque) or not is_text_path(url_path):
         return body, fields
-    imposed = sampling.impose(body, url_path, way.sampling)
+    imposed = sampling.impose(body, url_path, imposes)
     return (imposed, fields) if imposed is body else (imposed, request_fields.parse(imposed))
 
 

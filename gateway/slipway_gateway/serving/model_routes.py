@@ -10,6 +10,7 @@ from aiohttp import web
 from slipway_contracts.model_routes.spec import PUBLIC, RouteSampling
 
 from ..identity.tenants import KnownTenant
+from ..routing.fallbacks import Fallback
 from ..routing.public_names import NO_RULE, NO_TARGET, PublicRoute, choose_target, reachable
 from ..routing.table import Route, RouteTable
 from ..wire import errors, prompts
@@ -50,13 +51,14 @@ class Way(NamedTuple):
     """How a request came to its deployment, and what the ModelRoutes on the way impose.
 
     `passed`: these ModelRoutes and their rules. `responds_as`: the model name that responses get; empty: their own.
-    `problem`: why there is no deployment; empty: there is one.
+    `problem`: why there is no deployment; empty: there is one. `fallbacks`: of the rules; None: those of the deployment.
     """
 
     passed: tuple[tuple[str, str], ...] = ()
     sampling: tuple[RouteSampling, ...] = ()
     responds_as: str = ""
     problem: str = ""
+    fallbacks: tuple[Fallback, ...] | None = None
 
     @property
     def rules(self) -> str:
@@ -90,7 +92,7 @@ def follow_rules(
         raise errors.model_not_found(name)
     responds_as = name if public.spec.response_model == PUBLIC else ""
     problem = (chosen.problem or NO_TARGET) if route is None else ""
-    return route, Way(chosen.passed, chosen.sampling, responds_as, problem)
+    return route, Way(chosen.passed, chosen.sampling, responds_as, problem, chosen.fallbacks)
 
 
 def requestable(table: RouteTable, tenant: KnownTenant | None) -> dict[str, PublicRoute]:
