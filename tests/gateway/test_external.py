@@ -217,6 +217,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     while True:
         await response.write(b" " * 65536)
+        await asyncio.sleep(0)  # writes to a lost connection never wait
 
 
 async def zipped(request: web.Request) -> web.StreamResponse:
@@ -280,6 +281,7 @@ async def test_a_stream_ends_with_an_error_where_a_provider_sends_its_key_or_too
             await asyncio.sleep(60)
         while True:
             await response.write(b'data: {"choices": []}\n\n' * 1000)
+            await asyncio.sleep(0)
 
     async with town(tls, events, external_max_response_bytes=1 << 18) as here:
         _, text, _ = await here.ask(ASK | {"stream": True})
