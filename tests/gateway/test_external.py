@@ -111,7 +111,16 @@ async def test_a_provider_answers_and_gets_only_what_its_api_needs(tls: Provider
         assert request.path == "/v1/chat/completions" and request.headers["Authorization"] == f"Bearer {SECRET}"
         assert json.loads(here.provider.bodies[0]) == ASK | {"model": "gpt-x"}
         names = {name.lower() for name in request.headers}
-        needed = {"authorization", "connection", "content-type", "content-length", "accept", "accept-encoding", "user-agent", "host"}
+        needed = {
+            "authorization",
+            "connection",
+            "content-type",
+            "content-length",
+            "accept",
+            "accept-encoding",
+            "user-agent",
+            "host",
+        }
         assert names == needed
         assert here.gate.outcomes() == {"ok": 1} and here.called("answered") == 1
         (sample,) = route_reports(here.gate.balancer)["ns/chat"]["samples"]

@@ -45,9 +45,7 @@ def provider_tls(folder: Path, host: str = HOST) -> ProviderTls:
     files = {
         "ca.pem": ca.sign(ca_key, hashes.SHA256()).public_bytes(pem),
         "tls.crt": own.sign(ca_key, hashes.SHA256()).public_bytes(pem),
-        "tls.key": key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
+        "tls.key": key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     }
     for name, text in files.items():
         (folder / name).write_bytes(text)

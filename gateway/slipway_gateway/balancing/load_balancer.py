@@ -260,7 +260,8 @@ class LoadBalancer:
         requests = self.activity.running(route.name) if route and route.retry_budget else 0
         if self.retry_budgets.take(route, requests):
             return True
-        self._metrics.retry_overflow(route.name if route else "")
+        table = self.published.current
+        self._metrics.retry_overflow(table.id_of(route) if table and route else "")
         return False
 
     def request_wake(self, model: str) -> None:

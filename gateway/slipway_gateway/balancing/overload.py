@@ -33,7 +33,7 @@ def steps_of(rule: Degradation) -> tuple[str, ...]:
 def caps_of(rule: Degradation, step: str) -> RouteSampling:
     """What a step imposes on sampling."""
     if step == MAX_TOKENS:
-        return RouteSampling(caps=SamplingCaps(max_tokens=rule.max_tokens))
+        return RouteSampling(caps=SamplingCaps.model_construct(max_tokens=rule.max_tokens))
     return RouteSampling(caps=SamplingCaps(choices=1))
 
 
