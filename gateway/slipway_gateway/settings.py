@@ -299,6 +299,9 @@ class GatewaySettings(ProcessSettings):
         "AnalysisTemplate names one as its scorer, such as quality.tools.svc or *.example.com; without one no content "
         "leaves the gateway",
     )
+    max_classifications: Count = Field(
+        256, description="concurrent calls of classifiers for rules of ModelRoutes; above it they have their default"
+    )
     external_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
         (),
         description="hosts of other providers that may get requests of Tenants with spec.external, where a "

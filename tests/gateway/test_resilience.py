@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_contracts.resilience import CircuitBreaker, Degradation, RetryBudget
-from slipway_contracts.route_table import Backend
 from slipway_gateway.balancing.circuit_breaker import CLOSED, HALF_OPEN, OPEN, Breaker
 from slipway_gateway.balancing.overload import QUIET_S, RISE_S, Overloads, steps_of
 from slipway_gateway.balancing.retry_budgets import RetryBudgets
 from slipway_gateway.routing.table import Route
 from slipway_gateway.settings import GatewaySettings
+from testkit.until import until_async
 from tests.support.report import route_reports
 
-from .harness import Gateway, gateway, upstream
+from .harness import Gateway, gateway, refused_url, upstream
 from .test_fallback import ASK, SMALL, answered, publish, two
 from .test_judged import whole
 
@@ -59,7 +59,8 @@ def test_a_breaker_is_never_stuck(events: list[tuple[float, bool | None]]) -> No
             breaker.ended(RULE, now_s, sent_in, failed=failed)
     assert breaker.opens_again_s(now_s) <= 3600
     now_s += 3600
-    assert (sent_in := breaker.begin(now_s)) != OPEN
+    sent_in = breaker.begin(now_s)
+    assert sent_in != OPEN
     breaker.ended(RULE, now_s, sent_in, failed=False)
     assert breaker.state(now_s) == CLOSED
 
@@ -122,8 +123,7 @@ async def test_retries_and_fallbacks_do_not_multiply_the_load_beyond_the_budget(
     async with two(whole({"error": {"message": "boom"}}, 500), slow) as (gate, (large, small)):
         publish(gate, [large.url], [small.url], retry_budget=RetryBudget(0, 2))
         running = [asyncio.create_task(answered(gate, ASK)) for _ in range(10)]
-        while len(large.seen) < 10 or gate.balancer.retry_budgets.active("ns/large") < 2:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: len(large.seen) == 10 and gate.balancer.retry_budgets.active("ns/large") == 2)
         done, waiting = await asyncio.wait(running, timeout=0.3)
         assert len(small.seen) == 2 == len(waiting) and {(await one)[0] for one in done} == {500}
         gone.set()
@@ -134,7 +134,6 @@ async def test_retries_and_fallbacks_do_not_multiply_the_load_beyond_the_budget(
 
 
 async def test_attempts_at_other_pods_are_in_the_budget_and_those_that_reached_none_are_not() -> None:
-    from .harness import refused_url
 
     async with upstream(whole({"error": {}}, 503)) as busy, upstream(whole(SMALL)) as good, gateway() as gate:
         for urls, sent, status in (([refused_url(), good.url], 0, 200), ([busy.url], 1, 503)):

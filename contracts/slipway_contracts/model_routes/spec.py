@@ -85,8 +85,9 @@ class RouteClassifierRef(ApiType):
 
 
 class RouteClassifier(ApiType):
-    """Classifier served by Slipway that says whether a request fits. It gets the end of the last message, at most 8 KiB,
-    as {"input": {"text": TEXT}} at /api/v1/predict. A request calls at most four; further ones have their default."""
+    """Classifier served by Slipway that says whether a request fits. It gets the end of the last message, at most 8
+    KiB, as {"input": {"text": TEXT}} at /api/v1/predict. A request calls at most four; further ones have their
+    default."""
 
     deployment_ref: RouteClassifierRef
     label: Annotated[str, Field(min_length=1, max_length=253)]

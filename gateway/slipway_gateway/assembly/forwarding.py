@@ -21,6 +21,7 @@ from ..external.client import ExternalClient, ExternalLimits
 from ..external.hosts import ExternalHosts
 from ..external.keys import KeyUnavailable, ProviderKeys, ReadKey
 from ..feedback.tokens import FeedbackTokens
+from ..forwarding.classifiers import Classifiers
 from ..forwarding.crashes import CrashTracker
 from ..forwarding.event_relays import EventRelays
 from ..forwarding.fallback import Fallbacks
@@ -99,6 +100,8 @@ def forwarding_of(
     feedback = FeedbackTokens(settings.tenant_keys_file)
     events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
     relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
+    classifying = Places(settings.max_classifications, settings.max_client_percentage)
+    classifiers = Classifiers(balancer, sender, metrics, classifying)
     external = external_of(settings, read_key, clock)
     proxy = Proxy(
         settings,
@@ -111,7 +114,9 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, external)
+    return Forwarding(
+        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, external, classifiers
+    )
 
 
 def external_of(settings: GatewaySettings, read_key: ReadKey | None, clock: Callable[[], float]) -> ExternalClient:

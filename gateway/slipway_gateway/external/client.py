@@ -1,7 +1,7 @@
 """One call of a provider: one POST over TLS, guarded, without redirects, proxies, cookies or a second try.
 
-Only a response with status 200 in the form that was requested counts; nothing of any other one reaches a client, because
-it may quote the key or the account.
+Only a response with status 200 in the form that was requested counts; nothing of any other one reaches a client: it may
+quote the key or the account.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a provider gets of a request: its body with the provider's name of the model, and no header of the client (pure)."""
+"""What a provider gets of a request: its body with the provider's name of the model, and none of its headers (pure)."""
 
 import msgspec
 from msgspec import Raw

@@ -65,5 +65,7 @@ def _value(secret: KubernetesObject, key: str, what: str) -> str:
     except (binascii.Error, UnicodeDecodeError, TypeError, AttributeError):
         raise KeyUnavailable(f"{what} cannot be sent: it is no text") from None
     if not is_key(value):
-        raise KeyUnavailable(f"{what} cannot be sent: it is empty, too long, or has other characters than printable ASCII")
+        raise KeyUnavailable(
+            f"{what} cannot be sent: it is empty, too long, or has other characters than printable ASCII"
+        )
     return value

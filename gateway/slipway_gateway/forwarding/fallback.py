@@ -144,6 +144,8 @@ class Fallbacks:
             self._balancer.overloads.refused(route)
         if targets and reason:
             failed_revision = record.revision
+            if state.recorder is not None and state.recorder.on_fallback is not None:
+                state.recorder.on_fallback()
             for target in targets:
                 if is_smaller(target, route) and reason != NO_CAPACITY:
                     continue

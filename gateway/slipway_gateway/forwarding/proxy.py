@@ -22,6 +22,7 @@ from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
 from ..wire.inference import infers
 from ..wire.predictions import only_label
+from .classifiers import Classifiers
 from .crashes import CrashTracker
 from .event_relays import EventRelays
 from .fallback import Answered, Fallbacks
@@ -46,6 +47,7 @@ class Forwarding:
     signer: TenantSigner
     events: EventRelays
     external: ExternalClient
+    classifiers: Classifiers
 
 
 class Proxy:

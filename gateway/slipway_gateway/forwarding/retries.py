@@ -73,12 +73,10 @@ class Retries:
     async def _first_response(
         self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState, held_request: HeldRequest | None
     ) -> UpstreamResponse:
-        while state.spent < state.limit:
+        while state.spent < state.limit and self._begin_retry(outgoing, state):
             first = not (state.attempts or state.resumes)
             begun = record.begun if first else None
             endpoint = _endpoint_of(begun) if begun else self._pick(outgoing, state, self._crashes.avoided(state))
-            if endpoint is not None and not self._begin_retry(outgoing, state):
-                break
             if endpoint is None:
                 if state.suspect and self._pick(outgoing, state):
                     # Only trials of others are in its way.

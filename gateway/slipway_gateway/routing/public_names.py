@@ -1,7 +1,8 @@
 """Public names: the ModelRoutes of a table, and the deployment to which the rules of one lead a request (pure)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -10,18 +11,19 @@ import msgspec
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_contracts.model_routes.references import fallback_ref, namespace_of, reference_of, refs_of, target_of
 from slipway_contracts.model_routes.rules import RoutedRequest, select
-from slipway_contracts.resilience import external_target
 from slipway_contracts.model_routes.spec import (
     DEPLOYMENT,
     KIND,
     MOST_DEPTH,
     ModelRouteSpec,
+    RouteClassifier,
     RouteRef,
     RouteRule,
     RouteSampling,
     names_of,
     refusal,
 )
+from slipway_contracts.resilience import external_target
 
 from .fallbacks import Fallback
 from .split import choose
@@ -108,18 +110,25 @@ def _is_route(owner: str) -> bool:
     return owner.startswith(f"{KIND}/")
 
 
-def choose_target(routes: Mapping[str, PublicRoute], first: PublicRoute, request: RoutedRequest, key: str) -> Chosen:
+def choose_target(
+    routes: Mapping[str, PublicRoute],
+    first: PublicRoute,
+    request: RoutedRequest,
+    key: str,
+    classified: Callable[[str, RouteClassifier], bool] = lambda namespace, classifier: classifier.default,
+) -> Chosen:
     """Follows rules from a ModelRoute to a deployment, through at most MOST_DEPTH ModelRoutes.
 
     `routes`: by `namespace/name`. `key`: the request's sticky key, which chooses among the targets of a rule: each rule
     has a split of its own.
+    `classified`: whether the request fits by a classifier of a namespace.
     """
     route = first
     passed: list[tuple[str, str]] = []
     sampling: list[RouteSampling] = []
     fallbacks: tuple[Fallback, ...] | None = None
     for _ in range(MOST_DEPTH):
-        rule = select(route.spec.rules, request)
+        rule = select(route.spec.rules, request, partial(classified, namespace_of(route.name)))
         if rule is None:
             return Chosen("", tuple(passed), problem=NO_RULE)
         passed.append((route.name, rule.name))

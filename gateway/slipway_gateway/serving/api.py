@@ -51,7 +51,16 @@ from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
-from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, may_request, requestable
+from .model_routes import (
+    DIRECT,
+    RequestFacts,
+    Unclassified,
+    Way,
+    described_public,
+    follow_rules,
+    may_request,
+    requestable,
+)
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -435,7 +444,7 @@ class PublicApi:
                 body = without_mark(body)
                 fields = request_fields.parse(body)
             await bodies.let_others_run(body)
-            outgoing = self._call(request, record, body, fields, path, account)
+            outgoing = await self._classified_call(request, record, body, fields, path, account)
             # From here on only `outgoing` holds the body.
             del body, fields
             record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
@@ -459,6 +468,25 @@ class PublicApi:
         beyond = partial(self._proxy.forward, request, outgoing, record) if may_exceed else None
         return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward, beyond)
 
+    async def _classified_call(
+        self,
+        request: web.Request,
+        record: RequestRecord,
+        body: bytes,
+        fields: RequestFields,
+        path: ModelPath | None,
+        account: Account,
+    ) -> UpstreamRequest:
+        """The request as endpoints get it, after the classifiers that its rules need were called."""
+        facts = RequestFacts(request, fields, body, record.identity.name if record.identity else "")
+        while True:
+            try:
+                return self._call(request, record, body, fields, path, account, facts)
+            except Unclassified as needed:
+                namespace, classifier = needed.namespace, needed.classifier
+            fits = await self._forwarding.classifiers.fits(namespace, classifier, fields, account)
+            facts.classify(namespace, classifier, fits=fits)
+
     def _call(
         self,
         request: web.Request,
@@ -467,6 +495,7 @@ class PublicApi:
         fields: RequestFields,
         path: ModelPath | None,
         account: Account,
+        facts: RequestFacts,
     ) -> UpstreamRequest:
         model = path.name if path else fields.model
         if not model:
@@ -477,7 +506,6 @@ class PublicApi:
         record.stream = fields.streams
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
-        facts = RequestFacts(request, fields, body, identity.name if identity else "")
         route, way = self._destination(model, record, facts, key)
         body, fields = _with_sampling(request.path, body, fields, path, way.sampling)
         body, fields, degraded = self._degraded(request.path, body, fields, path, route)

@@ -180,7 +180,9 @@ class GatewayMetrics:
             "fallbacks_total", "Requests that were sent to another deployment", (*pair, "reason", "result")
         )
         self._external = self._counter(
-            "external_requests_total", "Calls of providers, by whose requests they were", ("model", "provider", "result")
+            "external_requests_total",
+            "Calls of providers, by whose requests they were",
+            ("model", "provider", "result"),
         )
         self._degraded = self._counter("degraded_requests_total", "Requests of overloaded models", ("model", "step"))
         self._overflows = self._counter("retry_overflow_total", "Retries that a budget had no room for", ("model",))

@@ -75,9 +75,9 @@ class FallbackTarget(ApiType):
 
 @implied_defaults()
 class CircuitBreakerSpec(ApiType):
-    """When gateways send no more requests to this ModelDeployment for a while. Each gateway decides by its own requests.
-    What is not sent goes to a fallback, or gets 503. Names are those of Istio's outlierDetection. A change restarts
-    nothing."""
+    """When gateways send no more requests to this ModelDeployment for a while. Each gateway decides by its own
+    requests. What is not sent goes to a fallback, or gets 503. Names are those of Istio's outlierDetection. A change
+    restarts nothing."""
 
     consecutive_5xx_errors: Annotated[Int32, Field(ge=1, le=10_000)] = 20
     """Requests in a row that failed: after all attempts there was no response, none in firstByteTimeoutSeconds, or one
@@ -90,8 +90,8 @@ class CircuitBreakerSpec(ApiType):
             "traffic.circuitBreaker.baseEjectionTime is from 1s to 1h",
         ),
     ] = "10s"
-    """Time without requests, multiplied by the times in a row that the breaker opened. Then it is half open: one request
-    at a time is sent, and the first that succeeds closes it."""
+    """Time without requests, multiplied by the times in a row that the breaker opened. Then it is half open: one
+    request at a time is sent, and the first that succeeds closes it."""
 
 
 @implied_defaults()
@@ -111,7 +111,7 @@ class RetryBudgetSpec(ApiType):
 )
 class DegradationSpec(ApiType):
     """What requests for text get less of while this ModelDeployment is overloaded: while its pods refuse requests with
-    429 or 503 after all attempts. First name answers what is refused; if that is not enough for a second, maxTokens is a
+    429 or 503 after all attempts. First name answers what is refused; if refusals go on for a second, maxTokens is a
     cap, and after another second n is 1. Each step ends after 10 seconds without such a refusal. Responses have the
     header X-Slipway-Degraded. A change restarts nothing."""
 
@@ -163,8 +163,8 @@ class TrafficSpec(ApiType):
     inference_log: InferenceLogSpec | None = None
     load_balancing: LoadBalancing | None = None
     fallback: Annotated[tuple[FallbackTarget, ...], Field(max_length=4), ListMap("name")] = ()
-    """What answers requests for text in place of this ModelDeployment, in this order: when it has no ready pod, when all
-    attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the first
+    """What answers requests for text in place of this ModelDeployment, in this order: when it has no ready pod, when
+    all attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the first
     byte. Their own fallback is not used, and at most one external provider. A change restarts nothing."""
     first_byte_timeout_seconds: Annotated[Int32, Field(ge=1, le=3600)] | None = None
     """Time in seconds after which a request without a first byte goes to a fallback. The first byte of a response that
