@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from slipway_contracts.resilience import ExternalTarget
 from slipway_contracts.route_table import Backend
 from slipway_gateway.external.hosts import ExternalHosts
-from slipway_gateway.external.keys import KeyUnavailable
+from slipway_gateway.external.keys import MOST_KEYS, KeyUnavailable, ProviderKeys
+from slipway_gateway.external.secret_keys import SecretKeys
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.quotas.policy import Policy
 from slipway_gateway.quotas.prices import Price
 from slipway_gateway.quotas.tenant import Limits
 from slipway_gateway.routing.table import RevisionEndpoints, Route, build
+from testkit.cluster.api import Api
 from testkit.until import until_async
 from tests.support.providers import HOST, ProviderTls, provider_tls
 from tests.support.report import route_reports
@@ -334,3 +338,89 @@ async def test_limits_of_a_tenant_send_requests_outside_only_where_that_is_decla
         _, rows = await here.gate.ledger.usage(0, 1 << 40, "team-a")
         assert {row["model"] for row in rows} == {"chat", NAME}
         assert here.gate.outcomes() == {"ok": 2, "refused": 1}
+
+
+async def test_a_namespace_with_many_keys_pushes_out_its_own() -> None:
+    read: Counter[tuple[str, str]] = Counter()
+
+    async def reading(namespace: str, secret: str, key: str) -> str:
+        read[namespace, secret] += 1
+        if secret == "gone":
+            raise KeyUnavailable("there is no such Secret")
+        return SECRET
+
+    now = [0.0]
+    keys = ProviderKeys(reading, lambda: now[0])
+    assert await keys.read("quiet", "one", "k") == SECRET
+    for number in range(2 * MOST_KEYS):
+        await keys.read("loud", f"s{number}", "k")
+    await keys.read("quiet", "one", "k")
+    assert read["quiet", "one"] == 1
+    for after_s, times in ((0.0, 1), (4.9, 1), (5.1, 2)):
+        now[0] = after_s
+        with pytest.raises(KeyUnavailable):
+            await keys.read("quiet", "gone", "k")
+        assert read["quiet", "gone"] == times
+    now[0] = 61.0
+    await keys.read("quiet", "one", "k")
+    assert read["quiet", "one"] == 2
+
+
+async def test_what_falls_back_counts_against_the_revision_as_an_event_of_its_own(tls: ProviderTls) -> None:
+    for own, errors in ((whole({"error": {"message": "busy"}}, 429), 0), (BOOM, 1)):
+        async with town(tls, whole(ANSWER), own=own) as here:
+            assert (await here.ask())[0] == 200
+            (sample,) = route_reports(here.gate.balancer)["ns/chat"]["samples"]
+            counted = sample["revisions"]["c1"]
+            assert (counted["events"]["fell_back"], counted["events"]["errors"], counted["units"]) == (1, errors, 1)
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def kubeconfig_of(api: Api, api_server: Path, namespace: str, folder: Path) -> str:
+    """Of a service account that may get the Secret `openai` of the namespace, and nothing else."""
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    assert api.post(accounts, {"metadata": {"name": "gateway"}}).ok
+    token = api.post(f"{accounts}/gateway/token", {"spec": {"expirationSeconds": 3600}}).body["status"]["token"]
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["openai"], "verbs": ["get"]}
+    assert api.post(f"{RBAC}/namespaces/{namespace}/roles", {"metadata": {"name": "keys"}, "rules": [rule]}).ok
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "keys"}
+    subject = {"kind": "ServiceAccount", "name": "gateway", "namespace": namespace}
+    binding = {"metadata": {"name": "keys"}, "roleRef": reference, "subjects": [subject]}
+    assert api.post(f"{RBAC}/namespaces/{namespace}/rolebindings", binding).ok
+    config = yaml.safe_load(api_server.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return str(folder / "kubeconfig")
+
+
+@pytest.mark.integration
+async def test_a_key_comes_from_a_secret_that_a_role_lets_the_gateway_read(
+    api: Api, api_server: Path, namespace: str, tmp_path: Path
+) -> None:
+    for name, labels, data in (
+        ("openai", {}, {"token": f" {SECRET}\n", "empty": "", "lines": "a\nb"}),
+        ("own", {"app.kubernetes.io/managed-by": "slipway"}, {"token": SECRET}),
+    ):
+        secret = {"metadata": {"name": name, "labels": labels}, "stringData": data}
+        assert api.post(f"/api/v1/namespaces/{namespace}/secrets", secret).ok
+    allowed, admin = SecretKeys(kubeconfig_of(api, api_server, namespace, tmp_path)), SecretKeys(str(api_server))
+    try:
+        assert await allowed.read(namespace, "openai", "token") == SECRET
+        for keys, name, key, why in (
+            (allowed, "own", "token", "may not be read: allow the gateways"),
+            (allowed, "openai", "other", "no such key"),
+            (allowed, "openai", "empty", "it is empty"),
+            (allowed, "openai", "lines", "printable ASCII"),
+            (admin, "own", "token", "keys of Slipway"),
+            (admin, "gone", "token", "no such Secret"),
+            (admin, "../../x", "token", "cannot be read"),
+        ):
+            with pytest.raises(KeyUnavailable, match=why) as raised:
+                await keys.read(namespace, name, key)
+            assert SECRET not in str(raised.value)
+    finally:
+        await allowed.close()
+        await admin.close()
