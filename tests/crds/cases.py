@@ -1034,6 +1034,32 @@ SCHEMA_CASES = (
         good=({"traffic": {"fallback": [{"name": "openai", "external": EXTERNAL}]}},),
     ),
     Case(
+        "traffic.fallback.external.secret",
+        "spec.traffic.fallback[0].external.apiKeySecretRef.name",
+        bad=tuple(
+            {
+                "traffic": {
+                    "fallback": [{"name": "a", "external": {**EXTERNAL, "apiKeySecretRef": {"name": name, "key": "k"}}}]
+                }
+            }
+            for name in ("", "../x", "A", "a/b")
+        ),
+        good=({"traffic": {"fallback": [{"name": "openai", "external": EXTERNAL}]}},),
+    ),
+    Case(
+        "traffic.fallback.external.key",
+        "spec.traffic.fallback[0].external.apiKeySecretRef.key",
+        bad=tuple(
+            {
+                "traffic": {
+                    "fallback": [{"name": "a", "external": {**EXTERNAL, "apiKeySecretRef": {"name": "a", "key": key}}}]
+                }
+            }
+            for key in ("", "a/b", "a b")
+        ),
+        good=({"traffic": {"fallback": [{"name": "openai", "external": EXTERNAL}]}},),
+    ),
+    Case(
         "traffic.circuitBreaker",
         "spec.traffic.circuitBreaker",
         bad=(

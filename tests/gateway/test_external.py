@@ -50,7 +50,8 @@ PRICES = (Price("chat", 1_000_000, 1_000_000), Price(NAME, 10_000_000, 20_000_00
 
 
 def tenant(**changes: Any) -> KnownTenant:
-    return replace(known.tenant("team-a", KEY), **({"external": True, "policy": Policy(prices=PRICES)} | changes))
+    fields: dict[str, Any] = {"external": True, "policy": Policy(prices=PRICES)} | changes
+    return replace(known.tenant("team-a", KEY), **fields)
 
 
 async def read_key(namespace: str, secret: str, key: str) -> str:
@@ -265,7 +266,7 @@ async def test_whatever_a_provider_does_the_client_gets_the_error_of_its_own_dep
     tls: ProviderTls, provider: Handler, result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    bounds = {"external_timeout_s": 1, "external_max_response_bytes": 1 << 18}
+    bounds: dict[str, Any] = {"external_timeout_s": 1, "external_max_response_bytes": 1 << 18}
     async with town(tls, provider, **bounds) as here:
         status, text, headers = await here.ask()
         assert (status, json.loads(text)["error"]["message"]) == (500, "boom")

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,6 @@ from slipway_gateway.balancing.circuit_breaker import CLOSED, HALF_OPEN, OPEN, B
 from slipway_gateway.balancing.overload import QUIET_S, RISE_S, Overloads, steps_of
 from slipway_gateway.balancing.retry_budgets import RetryBudgets
 from slipway_gateway.routing.table import Route
-from slipway_gateway.settings import GatewaySettings
 from testkit.until import until_async
 from tests.support.report import route_reports
 
@@ -246,8 +244,3 @@ async def test_without_overload_nothing_is_taken_away_and_other_reasons_do_not_l
         status, _, headers = await answered(gate, ASK | {"max_tokens": 100, "n": 2})
         assert (status, len(small.seen)) == (500, 0) and "X-Slipway-Degraded" not in headers
         assert json.loads(large.bodies[0])["max_tokens"] == 100
-
-
-def test_the_settings_bound_calls_of_providers() -> None:
-    with pytest.raises(ValueError, match="no host name"):
-        GatewaySettings(external_hosts="10.0.0.1")

@@ -152,8 +152,9 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     issuers = tuple(TrustedIssuer(one.issuer, one.audiences, one.claims) for one in spec.auth.jwt)
     generation = int(meta.get("generation") or 0)
     accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
-    proofs = (accounts, certificates, spec.content_capture, spec.external)
-    return KnownTenant(meta["name"], spec.models, *limits, keys, created, issuers, policy, generation, *proofs)
+    proofs = (accounts, certificates, spec.content_capture)
+    about = (keys, created, issuers, policy, generation)
+    return KnownTenant(meta["name"], spec.models, *limits, *about, *proofs, spec.external)
 
 
 def username_of(namespace: str, name: str) -> str:
