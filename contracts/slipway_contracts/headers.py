@@ -10,6 +10,7 @@ REVISION = "X-Slipway-Revision"
 ROUTE = "X-Slipway-Route"  # rules of ModelRoutes that chose the deployment; only the gateway sets it
 FEEDBACK = "X-Slipway-Feedback"  # token of a response; only the gateway sets it
 FALLBACK = "X-Slipway-Fallback"  # which deployment did not answer, and why; only the gateway sets it
+DEGRADED = "X-Slipway-Degraded"  # what the response has less of under load; only the gateway sets it
 CACHE = "X-Slipway-Cache"  # hit, miss or bypass, of a route with a cache; only the gateway sets it
 
 # Gateway → server: whose request it is, and how urgent. The gateway drops a client's own.

@@ -15,6 +15,15 @@ from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.types import Int32, Int64, strict
 from slipway_contracts.api.writing import to_json
+from slipway_contracts.resilience import (
+    CircuitBreaker,
+    Degradation,
+    ExternalTarget,
+    RetryBudget,
+    breaker_refusals,
+    budget_refusals,
+    degradation_refusals,
+)
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow, outside, shadow_refusal, tolerance_refusals
 
@@ -145,13 +154,19 @@ class Traffic:
     prefix_affinity: bool | None = None
     """Whether gateways prefer pods that have seen the beginning of a prompt."""
     fallback: Annotated[
-        tuple[Annotated[str, Field(description="Name of a ModelDeployment of the namespace.")], ...], AtMost(4)
+        tuple[Annotated[str, Field(description="Name of a ModelDeployment of the namespace, or in external.")], ...],
+        AtMost(4),
     ] = ()
-    """ModelDeployments that answer requests for text in place of this one, in this order, while it cannot."""
+    """What answers requests for text in place of this ModelDeployment, in this order, while it cannot."""
     first_byte_seconds: Int32 | None = None
     """Seconds after which a request without a first byte goes to one of these. If absent, none does for that reason."""
     accuracy: AccuracyCounting | None = None
     cache: ResponseCache | None = None
+    external: Annotated[tuple[ExternalTarget, ...], AtMost(4)] = ()
+    """Those of fallback that are APIs of other providers."""
+    circuit_breaker: CircuitBreaker | None = None
+    retry_budget: RetryBudget | None = None
+    degradation: Degradation | None = None
 
     def __post_init__(self) -> None:
         if self.accuracy == AccuracyCounting():  # nothing of it would be written: it is the same as none
@@ -198,6 +213,12 @@ class Routed(Protocol):
     def cache(self) -> ResponseCache | None: ...
     @property
     def first_byte_seconds(self) -> int | None: ...
+    @property
+    def circuit_breaker(self) -> CircuitBreaker | None: ...
+    @property
+    def retry_budget(self) -> RetryBudget | None: ...
+    @property
+    def degradation(self) -> Degradation | None: ...
 
 
 def refusal(table: Routed) -> str:
@@ -230,3 +251,6 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield outside("firstByteSeconds", table.first_byte_seconds, 1, 3600)
     if table.cache is not None:
         yield outside("cache.ttlSeconds", table.cache.ttl_seconds, 1, LONGEST_TTL_S)
+    yield from breaker_refusals(table.circuit_breaker)
+    yield from budget_refusals(table.retry_budget)
+    yield from degradation_refusals(table.degradation)

@@ -185,6 +185,9 @@ class TenantSpec(ApiType):
     ]
     """Models that the tenant may use: model names, or NAMESPACE/NAME of ModelDeployments. A * at the end stands for any
     rest, and * alone for all models. Any other model does not exist for the tenant."""
+    external: bool = False
+    """Whether requests of the tenant may go to APIs of other providers, where a ModelDeployment or ModelRoute names one
+    as fallback. Their prices are those of the model NAMESPACE/NAME/FALLBACK."""
     limits: TenantLimits = TenantLimits()
     default_estimated_output_tokens: Annotated[Int32, Field(ge=0, le=10_000_000)] = 512
     """Output tokens that a request reserves at most. One that sets a lower limit of its own reserves that."""

@@ -18,7 +18,7 @@ from aiohttp import http_parser, web
 from slipway_process import collector, logs
 from slipway_process.supervisor import OnFailure, Supervisor
 
-from .assembly.cluster import Run, authenticator_of, gateways_watch, service_accounts, tables_of
+from .assembly.cluster import Run, authenticator_of, gateways_watch, provider_keys, service_accounts, tables_of
 from .assembly.forwarding import balancer_of, caches_of, forwarding_of
 from .assembly.plane import join_lane
 from .assembly.stores import (
@@ -167,11 +167,15 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     balancer = balancer_of(settings, metrics, incarnation)
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     admission = admission_of(metrics, ledger, balancer, gateways, shared)
-    async with open_session(settings, internal) as session, service_accounts(settings, metrics) as accounts:
+    async with (
+        open_session(settings, internal) as session,
+        service_accounts(settings, metrics) as accounts,
+        provider_keys(settings) as read_key,
+    ):
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read, admission.tenants_changed)
         issuers = IssuerKeys(clock, settings.oidc_ca_file)
         authenticator = authenticator_of(settings, known, metrics, issuers, accounts)
-        forwarding = forwarding_of(settings, balancer, metrics, session, inference_log)
+        forwarding = forwarding_of(settings, balancer, metrics, session, inference_log, read_key)
         edge = PublicApi(
             settings,
             balancer,
@@ -217,7 +221,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await tasks.close()
             await issuers.close()
             await ledger.close_down()
-            await _close(*shared.stores, access_log, inference_log, traces)
+            await _close(*shared.stores, access_log, inference_log, traces, forwarding.external)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

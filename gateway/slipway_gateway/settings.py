@@ -299,6 +299,23 @@ class GatewaySettings(ProcessSettings):
         "AnalysisTemplate names one as its scorer, such as quality.tools.svc or *.example.com; without one no content "
         "leaves the gateway",
     )
+    max_classifications: Count = Field(
+        256, description="concurrent calls of classifiers for rules of ModelRoutes; above it they have their default"
+    )
+    external_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
+        (),
+        description="hosts of other providers that may get requests of Tenants with spec.external, where a "
+        "ModelDeployment or ModelRoute names one as fallback, such as api.openai.com or *.example.com; without one no "
+        "request leaves the cluster",
+    )
+    external_ca_file: FilePath = Field(
+        "", description="certificate authorities of these hosts, in PEM; without it those of the system"
+    )
+    external_timeout_s: Seconds = Field(
+        60.0, description="time until the first byte of a provider's stream, or the end of another response"
+    )
+    external_max_inflight: Count = Field(64, description="concurrent calls of providers; 0: none is called")
+    external_max_response_bytes: Bytes = Field(8 << 20, description="largest response of a provider, streams included")
     scorer_max_inflight: Count = Field(
         8, description="concurrent calls of scorers; above it pairs are not scored; 0: none is"
     )

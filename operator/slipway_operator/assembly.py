@@ -11,6 +11,7 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.audit.runner import AuditRunner
 from slipway_operator.audit.trail import Trail
 from slipway_operator.component import Component
+from slipway_operator.fallbacks.runner import FallbackTargets
 from slipway_operator.fetching.reader import DownloadReader
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
@@ -85,6 +86,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         process.certificates,
         Prefetches(client),
         DownloadReader(pods, wake),
+        FallbackTargets(process.cache.get, wake),
         _names(process, routes),
         routes,
         HookRunner(poster, wake, process.metrics.called),

@@ -34,6 +34,7 @@ OF_ONE = {
     "max_ejection_percent": "one revision",
     "feedback_max_age_s": "a time",
     "max_file_bytes": "one file",
+    "external_max_response_bytes": "one response",
     "max_lines": "one file",
     "max_line_bytes": "one line",
     "max_response_bytes": "one response",

@@ -6,6 +6,11 @@ from tests.crds import engine_cases, pod_cases, pool_cases, source_cases
 from tests.crds.objects import Case, Change
 
 REVISION = "abcdefgh23"
+EXTERNAL = {
+    "url": "https://api.openai.com/v1",
+    "model": "gpt-4o-mini",
+    "apiKeySecretRef": {"name": "openai", "key": "token"},
+}
 GOOD_KEYS = ("zone", "nvidia.com/gpu.product", "a.b/C_d-1", "n" * 63)
 BAD_KEYS = ("", "-a", "a b", "/a", "a/", "A.b/c/d", "n" * 64, f"{'n' * 260}/{'n' * 60}")
 GOOD_VALUES = ("", "a", "A100-SXM4-80GB", "a_b.c", "v" * 63)
@@ -749,6 +754,24 @@ CEL_CASES = (
         good=tuple(_cache(ttl) for ttl in ("1s", "719h59m60s")),
     ),
     Case(
+        "breaker-time",
+        "traffic.circuitBreaker.baseEjectionTime is written in hours, minutes and seconds",
+        bad=tuple({"traffic": {"circuitBreaker": {"baseEjectionTime": one}}} for one in ("1d", "10", "-1s")),
+        good=({"traffic": {"circuitBreaker": {"baseEjectionTime": "1m30s"}}},),
+    ),
+    Case(
+        "breaker-time-bounds",
+        "traffic.circuitBreaker.baseEjectionTime is from 1s to 1h",
+        bad=tuple({"traffic": {"circuitBreaker": {"baseEjectionTime": one}}} for one in ("0s", "2h", "61m")),
+        good=tuple({"traffic": {"circuitBreaker": {"baseEjectionTime": one}}} for one in ("1s", "60m")),
+    ),
+    Case(
+        "degradation-empty",
+        "traffic.degradation takes nothing away",
+        bad=({"traffic": {"degradation": {}}}, {"traffic": {"degradation": {"singleChoice": False}}}),
+        good=({"traffic": {"degradation": {"singleChoice": True}}},),
+    ),
+    Case(
         "baseline-without-analysis",
         "spec.strategy.canary.baselinePod is for an analysis to compare with",
         bad=(_canary(baselinePod=True), _beside({"setWeight": 10}), _canary(baselinePod=True, trafficPercent=10)),
@@ -1000,6 +1023,68 @@ SCHEMA_CASES = (
         "spec.traffic.fallback[0].name",
         bad=({"traffic": {"fallback": [{"name": ""}]}},),
         good=({"traffic": {"fallback": []}}, {"traffic": {"fallback": [{"name": "chat-small"}, {"name": "other"}]}}),
+    ),
+    Case(
+        "traffic.fallback.external.url",
+        "spec.traffic.fallback[0].external.url",
+        bad=tuple(
+            {"traffic": {"fallback": [{"name": "openai", "external": {**EXTERNAL, "url": url}}]}}
+            for url in ("http://api.openai.com/v1", "https://a@b.c/v1", "https://a.b/v1/", "https://a.b/v1?x", "api")
+        ),
+        good=({"traffic": {"fallback": [{"name": "openai", "external": EXTERNAL}]}},),
+    ),
+    Case(
+        "traffic.fallback.external.secret",
+        "spec.traffic.fallback[0].external.apiKeySecretRef.name",
+        bad=tuple(
+            {
+                "traffic": {
+                    "fallback": [{"name": "a", "external": {**EXTERNAL, "apiKeySecretRef": {"name": name, "key": "k"}}}]
+                }
+            }
+            for name in ("", "../x", "A", "a/b")
+        ),
+        good=({"traffic": {"fallback": [{"name": "openai", "external": EXTERNAL}]}},),
+    ),
+    Case(
+        "traffic.fallback.external.key",
+        "spec.traffic.fallback[0].external.apiKeySecretRef.key",
+        bad=tuple(
+            {
+                "traffic": {
+                    "fallback": [{"name": "a", "external": {**EXTERNAL, "apiKeySecretRef": {"name": "a", "key": key}}}]
+                }
+            }
+            for key in ("", "a/b", "a b")
+        ),
+        good=({"traffic": {"fallback": [{"name": "openai", "external": EXTERNAL}]}},),
+    ),
+    Case(
+        "traffic.circuitBreaker",
+        "spec.traffic.circuitBreaker",
+        bad=(
+            {"traffic": {"circuitBreaker": {"consecutive5xxErrors": 0}}},
+            {"traffic": {"circuitBreaker": {"consecutive5xxErrors": "5"}}},
+        ),
+        good=(
+            {"traffic": {"circuitBreaker": {}}},
+            {"traffic": {"circuitBreaker": {"consecutive5xxErrors": 5, "baseEjectionTime": "1m"}}},
+        ),
+    ),
+    Case(
+        "traffic.retryBudget",
+        "spec.traffic.retryBudget",
+        bad=tuple({"traffic": {"retryBudget": {"budgetPercent": one}}} for one in (-1, 101, "20%")),
+        good=({"traffic": {"retryBudget": {}}}, {"traffic": {"retryBudget": {"minRetryConcurrency": 0}}}),
+    ),
+    Case(
+        "traffic.degradation",
+        "spec.traffic.degradation",
+        bad=({"traffic": {"degradation": {"maxTokens": 0}}}, {"traffic": {"degradation": {"name": ""}}}),
+        good=(
+            {"traffic": {"degradation": {"name": "small"}}},
+            {"traffic": {"degradation": {"maxTokens": 16, "singleChoice": True}}},
+        ),
     ),
     Case(
         "traffic.firstByteTimeoutSeconds",

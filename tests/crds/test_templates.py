@@ -66,6 +66,13 @@ def paired(**fields: Any) -> dict[str, Any]:
 
 # The start of a message: the templates that it refuses, and those that it accepts.
 RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "FellBack counts split requests: leave kind out": (
+        [
+            {"metrics": [{"name": "a", "event": "FellBack", "kind": "PairedEvent", "maxExtra": 10}]},
+            {"metrics": [{"name": "a", "event": "FellBack", "kind": "PairedEvent", "dryRun": True}]},
+        ],
+        [{"metrics": [{"name": "a", "event": "FellBack", "share": 0.1, "okBelow": 0.01}]}],
+    ),
     "an analysis Job shares nothing with its node": (
         [smoke(**{field: True}) for field in ("hostNetwork", "hostPID", "hostIPC")],
         [smoke(hostNetwork=False), smoke()],

@@ -24,6 +24,7 @@ from slipway_gateway.authentication.service_accounts import ServiceAccountTokens
 from slipway_gateway.authentication.token_review import TokenReview
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.caching.caches import ResponseCaches
+from slipway_gateway.external.keys import ReadKey
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.writer import Ledger
@@ -212,6 +213,7 @@ async def gateway(
     pepper: bytes = b"",
     gateways: ReadyGateways | None = None,
     traces: Traces | None = None,
+    read_key: ReadKey | None = None,
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     # All of a test runs in one thread, which is busy: that alone may keep no request from being mirrored.
@@ -224,7 +226,7 @@ async def gateway(
         aiohttp.ClientSession() as client,
         service_accounts(settings, metrics) as accounts,
     ):
-        forwarding = forwarding_of(settings, balancer, metrics, session, InferenceLog())
+        forwarding = forwarding_of(settings, balancer, metrics, session, InferenceLog(), read_key)
         ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
         shared = shared_stores(settings, metrics, ledger)
         admission = admission_of(metrics, ledger, balancer, gateways or ReadyGateways(), shared)
@@ -296,6 +298,7 @@ async def gateway(
             await ledger.close_down()
             for store in shared.stores:
                 await store.close()
+            await forwarding.external.close()
             await edge.access_log.close()
         if settings.access_log == "off":
             check_lines(lines.ended, metrics)

@@ -1,5 +1,6 @@
 """ModelRoutes at a gateway: rules, chains, names that tenants may use, sampling, and the model in responses."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -332,3 +333,100 @@ async def test_other_apis_follow_rules_too() -> None:
             await answer.read()
             assert answer.headers["X-Slipway-Route"] == "rest"
         assert server.seen[-1].path == "/v2/models/small/infer" and "max_tokens" not in json.loads(server.bodies[-1])
+
+
+# --- fallbacks and classifiers of rules
+
+
+async def test_a_rules_fallback_takes_the_place_of_its_targets() -> None:
+    async def fails(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "boom"}}, status=500)
+
+    async with upstream(fails) as small, upstream(model_server) as large, gateway() as gate:
+        deployments = [deployment(SMALL, small.url), deployment(LARGE, large.url), deployment("other/huge", large.url)]
+        foreign = {"name": "huge", "namespace": "other"}
+        for fallback, granted, status in (
+            ([{"name": "large"}], frozenset[str](), 200),
+            ([foreign], frozenset[str](), 500),
+            ([foreign], frozenset({"ModelDeployment/other/huge"}), 200),
+            ([], frozenset[str](), 500),
+        ):
+            route = PublicRoute("prod/chat", spec(rest("small") | {"fallback": fallback}), granted=granted)
+            gate.balancer.publish(table(deployments, route))
+            async with await gate.post({"model": "chat"}) as answer:
+                assert answer.status == status
+                assert ("X-Slipway-Fallback" in answer.headers) == (status == 200)
+
+
+CLASSIFIER: dict[str, Any] = {"deploymentRef": {"name": "topics"}, "label": "law", "threshold": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("reply", "default", "fits"),
+    [
+        ({"prediction": "law", "confidence": 0.9}, False, True),
+        ({"prediction": "law", "confidence": 0.5}, True, False),
+        ({"prediction": "cooking"}, True, False),
+        ({"prediction": "law"}, False, True),
+        ({"prediction": 1}, True, True),
+        ({"error": {"message": "boom"}}, True, True),
+        ("garbage", False, False),
+        (None, True, True),
+    ],
+)
+async def test_a_classifier_chooses_the_rule_or_its_default_does(reply: Any, default: bool, fits: bool) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def classifies(request: web.Request) -> web.StreamResponse:
+        asked.append(await request.json())
+        assert request.path == "/api/v1/predict" and "Authorization" not in request.headers
+        if reply is None:
+            await asyncio.sleep(60)
+        if isinstance(reply, dict) and "error" in reply:
+            return web.json_response(reply, status=500)
+        return web.Response(text=reply) if isinstance(reply, str) else web.json_response(reply)
+
+    async with upstream(classifies) as topics, upstream(model_server) as models, gateway() as gate:
+        classifier = CLASSIFIER | {"default": default, "timeoutMilliseconds": 200}
+        rules = spec(
+            rule("law", "large", classifier=classifier, headers=[{"name": "X-A", "exact": "1"}]), rest("small")
+        )
+        deployments = [
+            deployment("prod/topics", topics.url),
+            *(deployment(name, models.url) for name in (SMALL, LARGE)),
+        ]
+        gate.balancer.publish(table(deployments, PublicRoute("prod/chat", rules)))
+        body = {
+            "model": "chat",
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 9000 + "?"}]}],
+        }
+        assert await served_by(gate, body) == ("small", "rest") and not asked, "another condition does not hold"
+        expected = ("large", "law") if fits else ("small", "rest")
+        assert await served_by(gate, body, headers={"X-A": "1", "Authorization": "Bearer x"}) == expected
+        assert asked == [{"model": "topics", "input": {"text": "x" * 8191 + "?"}}]
+        assert gate.outcomes() == {"ok": 2}
+
+
+async def test_without_text_pods_or_places_a_classifier_has_its_default_and_at_most_four_are_called() -> None:
+    calls = 0
+
+    async def classifies(request: web.Request) -> web.StreamResponse:
+        nonlocal calls
+        calls += 1
+        return web.json_response({"prediction": "other"})
+
+    async with upstream(classifies) as topics, upstream(model_server) as models, gateway() as gate:
+        six = [rule(f"r{n}", "large", classifier=CLASSIFIER | {"label": f"l{n}"}) for n in range(6)]
+        targets = [deployment(name, models.url) for name in (SMALL, LARGE)]
+        for url, body, expected in (
+            (topics.url, {"prompt": "hello"}, 4),
+            (topics.url, {"prompt": ["a", "b"]}, 0),
+            (topics.url, {"prompt": "x" * (300 << 10)}, 0),
+            ("", {"prompt": "hello"}, 0),
+        ):
+            deployments = [deployment("prod/topics", url), *targets]
+            gate.balancer.publish(table(deployments, PublicRoute("prod/chat", spec(*six, rest("small")))))
+            calls = 0
+            assert await served_by(gate, {"model": "chat"} | body, path="/v1/completions") == ("small", "rest")
+            assert calls == expected
+        assert not gate.edge._forwarding.classifiers._places.used

@@ -318,7 +318,7 @@ def test_events_and_times_are_counted_for_their_revision() -> None:
     assert (report["generation"], report["weights"]) == (1, {"c": 10, "s": 90, "old": 0})
     assert {name: counts["requests"] for name, counts in report["revisions"].items()} == {"c": 2, "s": 1}
     assert events(epoch) == {"errors": 1, "empty": 1, "truncated": 1} and events(epoch, "s") == {}
-    assert set(report["revisions"]["c"]["events"]) == {*KINDS, samples.BAD}
+    assert set(report["revisions"]["c"]["events"]) == {*KINDS, samples.BAD, samples.FELL_BACK}
 
 
 def test_a_unit_that_is_bad_in_several_ways_counts_once_as_bad() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from slipway_contracts.model_routes.spec import KIND, MOST_DEPTH, ModelRouteSpec, RouteRef
+from slipway_contracts.model_routes.spec import KIND, MOST_DEPTH, ModelRouteSpec, RouteFallback, RouteRef
 
 Specs = Mapping[str, ModelRouteSpec]  # by `namespace/name`
 
@@ -25,6 +25,21 @@ def reference_of(ref: RouteRef, namespace: str) -> str:
 def refs_of(spec: ModelRouteSpec) -> Iterator[RouteRef]:
     """All targets of all rules."""
     return (ref for rule in spec.rules for ref in rule.backend_refs)
+
+
+def all_refs_of(spec: ModelRouteSpec) -> Iterator[RouteRef]:
+    """Targets, fallbacks and classifiers of all rules, without external providers."""
+    yield from refs_of(spec)
+    for rule in spec.rules:
+        yield from (fallback_ref(one) for one in rule.fallback if one.external is None)
+        for match in rule.matches:
+            if match.classifier is not None:
+                yield RouteRef(name=match.classifier.deployment_ref.name)
+
+
+def fallback_ref(fallback: RouteFallback) -> RouteRef:
+    """A fallback as a target."""
+    return RouteRef(name=fallback.name, namespace=fallback.namespace)
 
 
 def chain_problem(name: str, specs: Specs) -> tuple[str, str]:

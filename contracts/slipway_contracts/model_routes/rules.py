@@ -4,13 +4,21 @@ All comparisons are of whole texts and of beginnings, so their time is linear in
 how many there are: 64 rules with 4 matches of 4 headers and 16 tenants.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from slipway_contracts.model_routes.spec import DAYS, RouteHeader, RouteMatch, RouteRange, RouteRule, RouteTime
+from slipway_contracts.model_routes.spec import (
+    DAYS,
+    RouteClassifier,
+    RouteHeader,
+    RouteMatch,
+    RouteRange,
+    RouteRule,
+    RouteTime,
+)
 
 # By which tokens are estimated from bytes; see `RouteMatch.prompt_tokens` for the error.
 BYTES_PER_TOKEN = 4
@@ -39,6 +47,14 @@ class RoutedRequest(Protocol):
     def arrived(self) -> datetime: ...
 
 
+Classified = Callable[[RouteClassifier], bool]  # whether a request fits by a classifier
+
+
+def assumed(classifier: RouteClassifier) -> bool:
+    """Whether a request fits where its classifier is not called."""
+    return classifier.default
+
+
 class Explained(NamedTuple):
     """One rule and a request. `reasons`: for each match why the request does not fit it; empty: it fits the rule."""
 
@@ -46,13 +62,16 @@ class Explained(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def select(rules: Collection[RouteRule], request: RoutedRequest) -> RouteRule | None:
-    """The first rule that a request fits; None: it fits none."""
-    return next((rule for rule in rules if not rule.matches or _fits_any(rule, request)), None)
+def select(rules: Collection[RouteRule], request: RoutedRequest, classified: Classified = assumed) -> RouteRule | None:
+    """The first rule that a request fits; None: it fits none. `classified`: calls a classifier when a rule needs it."""
+    return next((rule for rule in rules if not rule.matches or _fits_any(rule, request, classified)), None)
 
 
 def explain(rules: Collection[RouteRule], request: RoutedRequest) -> Iterator[Explained]:
-    """The rules up to the one that decides, with the reasons why a request does not fit them."""
+    """The rules up to the one that decides, with the reasons why a request does not fit them.
+
+    No classifier is called: each has its default.
+    """
     for rule in rules:
         reasons = tuple(why_not(match, request) for match in rule.matches)
         fits = not reasons or "" in reasons
@@ -61,9 +80,9 @@ def explain(rules: Collection[RouteRule], request: RoutedRequest) -> Iterator[Ex
             return
 
 
-def why_not(match: RouteMatch, request: RoutedRequest) -> str:
+def why_not(match: RouteMatch, request: RoutedRequest, classified: Classified = assumed) -> str:
     """The first condition of a match that a request does not meet; empty: it meets all."""
-    return next(_unmet(match, request), "")
+    return next(_unmet(match, request, classified), "")
 
 
 def tokens_of(prompt_bytes: int) -> int:
@@ -114,11 +133,11 @@ def _is_on(times: RouteTime, local: datetime) -> bool:
     return not times.days or DAYS[local.weekday()] in times.days
 
 
-def _fits_any(rule: RouteRule, request: RoutedRequest) -> bool:
-    return any(not why_not(match, request) for match in rule.matches)
+def _fits_any(rule: RouteRule, request: RoutedRequest, classified: Classified) -> bool:
+    return any(not why_not(match, request, classified) for match in rule.matches)
 
 
-def _unmet(match: RouteMatch, request: RoutedRequest) -> Iterator[str]:
+def _unmet(match: RouteMatch, request: RoutedRequest, classified: Classified) -> Iterator[str]:
     """The conditions that a request does not meet. Those that need no look at its body come first."""
     if match.tenants and not _is_one_of(request.tenant, match.tenants):
         yield f"tenant {request.tenant} is none of {', '.join(match.tenants)}" if request.tenant else "it has no tenant"
@@ -134,6 +153,8 @@ def _unmet(match: RouteMatch, request: RoutedRequest) -> Iterator[str]:
     for wanted, name in ((match.has_tools, "tools"), (match.has_images, "images"), (match.has_code, "code")):
         if wanted is not None and wanted != getattr(request, f"has_{name}"):
             yield f"it has {'no ' if wanted else ''}{name}"
+    if match.classifier is not None and not classified(match.classifier):
+        yield f"{match.classifier.deployment_ref.name} does not predict {match.classifier.label}"
 
 
 def _is_one_of(tenant: str, patterns: Collection[str]) -> bool:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from slipway_contracts.api.markers import CelRule, ListMap, ListSet, OneOf, rule
 from slipway_contracts.api.types import ApiType, Int32, Int64
+from slipway_contracts.resilience import MOST_FALLBACKS, ExternalProvider
 
 KIND, PLURAL = "ModelRoute", "modelroutes"
 DEPLOYMENT = "ModelDeployment"
@@ -76,6 +77,29 @@ class RouteTime(ApiType):
     """Name of the time zone in the database of IANA, for example Europe/Berlin."""
 
 
+class RouteClassifierRef(ApiType):
+    """ModelDeployment of the ModelRoute's namespace with a classic model that takes text."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+    """Name of the ModelDeployment."""
+
+
+class RouteClassifier(ApiType):
+    """Classifier served by Slipway that says whether a request fits. It gets the end of the last message, at most 8
+    KiB, as {"input": {"text": TEXT}} at /api/v1/predict. A request calls at most four; further ones have their
+    default."""
+
+    deployment_ref: RouteClassifierRef
+    label: Annotated[str, Field(min_length=1, max_length=253)]
+    """Prediction with which a request fits."""
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0
+    """Least confidence of that prediction. A prediction without a confidence has 1."""
+    timeout_milliseconds: Annotated[Int32, Field(ge=1, le=5000)] = 100
+    """Time after which the default counts."""
+    default: bool = False
+    """Whether a request fits where there is no prediction: no text, no ready pod, an error, or no response in time."""
+
+
 class RouteMatch(ApiType):
     """Conditions on a request. All must hold; one that is left out holds."""
 
@@ -112,6 +136,8 @@ class RouteMatch(ApiType):
     """Whether the prompt has code between fences: three backticks."""
     time: RouteTime | None = None
     """When the request arrives at the gateway."""
+    classifier: RouteClassifier | None = None
+    """What a classifier predicts. It is called when all other conditions of the item hold."""
 
 
 class RouteRef(ApiType):
@@ -125,6 +151,17 @@ class RouteRef(ApiType):
     """Namespace of the object. Default is that of the ModelRoute. Another one must allow it by a ReferenceGrant."""
     weight: Annotated[Int32, Field(ge=0, le=100)] = 100
     """Percent of the requests of the rule. Requests with the same session, user or key go to the same target."""
+
+
+class RouteFallback(ApiType):
+    """What answers in place of a rule's target: a ModelDeployment, or the API of another provider."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+    """Name of the ModelDeployment. With external, the name by which headers, metrics and prices have the provider."""
+    namespace: Label | None = None
+    """Namespace of the ModelDeployment. Default is that of the ModelRoute. Another one must allow it by a
+    ReferenceGrant."""
+    external: ExternalProvider | None = None
 
 
 class RouteRule(ApiType):
@@ -143,6 +180,10 @@ class RouteRule(ApiType):
         ),
     ]
     """Targets of the requests."""
+    fallback: Annotated[tuple[RouteFallback, ...], Field(max_length=MOST_FALLBACKS)] = ()
+    """What answers requests for text in place of the targets, in this order, while they cannot, as
+    spec.traffic.fallback of a ModelDeployment. It takes the place of that of the target. Of several ModelRoutes on the
+    way the last one with a fallback counts."""
 
 
 class SamplingDefaults(ApiType):
@@ -230,6 +271,8 @@ def refusal(spec: ModelRouteSpec) -> str:
             return f"{at}: a rule without matches is for all requests, so none after it counts: write it last"
         if (total := sum(ref.weight for ref in entry.backend_refs)) != 100:
             return f"{at}.backendRefs: the weights are {total} together: write weights that are 100 together"
+        if any(one.namespace and one.external for one in entry.fallback):
+            return f"{at}.fallback: an external provider has no namespace: remove it"
         for match_number, match in enumerate(entry.matches):
             if problem := _match_refusal(match):
                 return f"{at}.matches[{match_number}].{problem}"

@@ -18,6 +18,7 @@ from ..authentication.known_tenants import KnownTenants
 from ..authentication.last_tenants import LastTenants
 from ..authentication.service_accounts import ServiceAccountTokens
 from ..balancing.load_balancer import LoadBalancer
+from ..external.keys import ReadKey
 from ..identity.authenticate import OFF
 from ..routing.last_table import LastTable
 from ..routing.routes_file import FileSource
@@ -64,6 +65,21 @@ def _table_source(
 
     names = (settings.own_namespace, settings.names_configmap)
     return ClusterSource(settings.kubeconfig, settings.namespaces, last.publish, metrics, names)
+
+
+@contextlib.asynccontextmanager
+async def provider_keys(settings: GatewaySettings) -> AsyncIterator[ReadKey | None]:
+    """What reads API keys of providers; None: no provider is called."""
+    if settings.routes or not settings.external_hosts:
+        yield None
+        return
+    from ..external.secret_keys import SecretKeys
+
+    keys = SecretKeys(settings.kubeconfig)
+    try:
+        yield keys.read
+    finally:
+        await keys.close()
 
 
 def gateways_watch(settings: GatewaySettings, gateways: ReadyGateways, metrics: GatewayMetrics) -> Run | None:

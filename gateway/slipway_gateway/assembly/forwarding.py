@@ -1,10 +1,14 @@
 """Makes what forwards requests, once in a process, from its settings."""
 
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 
 import aiohttp
+
+from slipway_process.places import Places
 
 from ..balancing.failsafe import CutOffRule
 from ..balancing.failsafe_state import FailsafeSettings
@@ -13,7 +17,11 @@ from ..balancing.outlier import OutlierDetection
 from ..balancing.prefix_index import BLOCK_BYTES, MAX_BLOCKS
 from ..caching.caches import ResponseCaches
 from ..caching.store import EntryStore, MemoryStore
+from ..external.client import ExternalClient, ExternalLimits
+from ..external.hosts import ExternalHosts
+from ..external.keys import KeyUnavailable, ProviderKeys, ReadKey
 from ..feedback.tokens import FeedbackTokens
+from ..forwarding.classifiers import Classifiers
 from ..forwarding.crashes import CrashTracker
 from ..forwarding.event_relays import EventRelays
 from ..forwarding.fallback import Fallbacks
@@ -49,8 +57,10 @@ def forwarding_of(
     metrics: GatewayMetrics,
     session: aiohttp.ClientSession,
     inference_log: InferenceLog,
+    read_key: ReadKey | None = None,
 ) -> Forwarding:
-    """Must run in the event loop that serves. `session`: for requests to pods."""
+    """Must run in the event loop that serves. `session`: for requests to pods. `read_key`: reads API keys of providers;
+    None: no provider is called."""
     clock = time.monotonic  # the event loop's
     budget = _budget(settings, metrics, clock)
     signer = TenantSigner(settings.tenant_keys_file)
@@ -90,10 +100,13 @@ def forwarding_of(
     feedback = FeedbackTokens(settings.tenant_keys_file)
     events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
     relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
+    classifying = Places(settings.max_classifications, settings.max_client_percentage)
+    classifiers = Classifiers(balancer, sender, metrics, classifying)
+    external = external_of(settings, read_key, clock)
     proxy = Proxy(
         settings,
         balancer,
-        Fallbacks(settings, balancer, retries, metrics),
+        Fallbacks(settings, balancer, retries, metrics, external),
         crashes,
         limits=limits,
         relays=relays,
@@ -101,7 +114,27 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events)
+    return Forwarding(
+        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, external, classifiers
+    )
+
+
+def external_of(settings: GatewaySettings, read_key: ReadKey | None, clock: Callable[[], float]) -> ExternalClient:
+    """What calls providers: those of the listed hosts, where their keys can be read."""
+    hosts = ExternalHosts.of(settings.external_hosts if read_key and settings.external_max_inflight else ())
+    limits = ExternalLimits(
+        settings.external_timeout_s,
+        settings.idle_timeout_s,
+        settings.external_max_response_bytes,
+        settings.connect_timeout_s,
+    )
+    places = Places(settings.external_max_inflight, settings.max_client_percentage)
+    tls = partial(ssl.create_default_context, cafile=settings.external_ca_file or None)
+    return ExternalClient(hosts, ProviderKeys(read_key or _no_key, clock), limits, places, tls)
+
+
+async def _no_key(namespace: str, secret: str, key: str) -> str:
+    raise KeyUnavailable("without a cluster there are no Secrets")
 
 
 def caches_of(

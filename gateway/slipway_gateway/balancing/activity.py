@@ -71,6 +71,11 @@ class ActivityTracker:
         activity.present -= 1
         activity.left_s = self._clock()
 
+    def running(self, route: str) -> int:
+        """Requests of a route in progress, in both lanes."""
+        known = self._activity.get(route)
+        return known.present + self._of_lane(route, known.uid)[0] if known else 0
+
     def request_wake(self, route: str) -> None:
         """A sleeping route was requested: the operator is notified once."""
         if route in self._asleep and route not in self._waking:

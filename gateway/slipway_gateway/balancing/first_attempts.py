@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ..judging.outcome import ITL, AnswerOrigin, OutcomeRecorder, RequestOutcome
 from ..judging.samples import CountedAttempt, GenerationSamples, Samples
@@ -85,6 +86,8 @@ class FirstAttempts:
         recorder = OutcomeRecorder(now_s, count, on_end, streams=stream, patience_s=patience_s)
         if here and attempt and here.keeps_open:
             here.open(attempt, recorder)
+        if here and attempt:
+            recorder.on_fallback = partial(here.fell_back, attempt)
         if route and route.reads_predictions and here and attempt:
             recorder.on_prediction = self._prediction_counter(route, here, attempt, client)
         if route and (route.rates_labels or route.inference_log):

@@ -16,6 +16,7 @@ from ..telemetry.metrics import GatewayMetrics
 from .accuracy import Accuracy
 from .activity import ActivityTracker, RouteActivity
 from .attempt import Attempt, RequestCounts
+from .circuit_breaker import CircuitBreakers
 from .ejection import OutlierEjection
 from .endpoint_picker import LeastLoad
 from .failsafe import AttemptResult
@@ -24,10 +25,12 @@ from .first_attempts import FirstAttempts
 from .in_flight import InFlight
 from .objectives import Objectives
 from .outlier import OutlierDetection
+from .overload import Overloads
 from .prefix_affinity import PrefixRouting
 from .prefix_index import MAX_BLOCKS
 from .prompt_blocks import PromptBlocks
 from .published_table import PublishedTable
+from .retry_budgets import RetryBudgets
 from .service import RouteServices
 from .spares import Spares
 from .usage_reports import UsageReports
@@ -64,6 +67,11 @@ class LoadBalancer:
         self.failsafe = FailsafeState(metrics, failsafe or FailsafeSettings(), clock)
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
+        self.breakers = CircuitBreakers(clock)
+        metrics.open_breakers.set_function(lambda: self.breakers.open)
+        self.retry_budgets = RetryBudgets()
+        self.overloads = Overloads(clock)
+        metrics.overloaded.set_function(lambda: self.overloads.overloaded)
         self.spares = Spares()
         self.prefixes = PrefixRouting(max_prefix_blocks, clock)
         metrics.prefix_blocks.set_function(lambda: self.prefixes.blocks)
@@ -131,6 +139,8 @@ class LoadBalancer:
         self._usage_reports.follow(known.routes)
         self.failsafe.follow(last, known)
         self.ejection.follow(known)
+        self.breakers.follow(known.routes)
+        self.overloads.follow(known.routes)
         self.spares.follow(known)
         self.prefixes.follow(known)
         self.objectives.follow(known.routes)
@@ -244,6 +254,15 @@ class LoadBalancer:
         """A request for a model arrives; `activity.leave` ends it."""
         route = self.published.find(model)
         return self.activity.enter(route.name if route else "")
+
+    def begin_retry(self, route: Route | None) -> bool:
+        """A retry or fallback for a route begins, if its budget has room; `retry_budgets.leave` ends it."""
+        requests = self.activity.running(route.name) if route and route.retry_budget else 0
+        if self.retry_budgets.take(route, requests):
+            return True
+        table = self.published.current
+        self._metrics.retry_overflow(table.id_of(route) if table and route else "")
+        return False
 
     def request_wake(self, model: str) -> None:
         """A request still waits for a model: wakes its route if it sleeps."""

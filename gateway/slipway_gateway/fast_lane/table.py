@@ -44,6 +44,8 @@ def why_python(route: Route) -> str:
         "objectives": route.slo is not None,
         "prefix_affinity": route.prefix_affinity,
         "fallback": bool(route.fallback),
+        "circuit_breaker": route.circuit_breaker is not None,
+        "degradation": route.degradation is not None,
         "cache": route.cache is not None,
     }
     return next((reason for reason, holds in needs.items() if holds), "")

@@ -8,6 +8,7 @@ from aiohttp import web
 from slipway_contracts.route_table import InferenceLogSample
 
 from ..balancing.load_balancer import LoadBalancer
+from ..external.client import ExternalClient
 from ..feedback.tokens import FeedbackTokens
 from ..limits.budget import MemoryBudget
 from ..limits.time_limits import TimeBound, TimeLimits
@@ -21,6 +22,7 @@ from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
 from ..wire.inference import infers
 from ..wire.predictions import only_label
+from .classifiers import Classifiers
 from .crashes import CrashTracker
 from .event_relays import EventRelays
 from .fallback import Answered, Fallbacks
@@ -44,6 +46,8 @@ class Forwarding:
     crashes: CrashTracker
     signer: TenantSigner
     events: EventRelays
+    external: ExternalClient
+    classifiers: Classifiers
 
 
 class Proxy:
@@ -68,9 +72,18 @@ class Proxy:
         self._feedback, self._inference_log = feedback, inference_log
         self._clock = time.monotonic  # the event loop's
 
+    def forwards_beyond_limits(self, outgoing: UpstreamRequest, record: RequestRecord) -> bool:
+        """Whether a provider may answer a request that limits of its tenant refuse."""
+        return self._fallbacks.answers_beyond_limits(outgoing, record)
+
     async def forward(
-        self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
+        self,
+        request: web.Request,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        refusal: errors.RequestError | None = None,
     ) -> web.StreamResponse:
+        """The response to a request. `refusal`: limits of its tenant refuse it, so that only a provider may answer."""
         began_s = self._clock()
         state = RetryState(began_s, self._settings.max_attempts)
         activity, every_s = self._balancer.enter(outgoing.whose), self._settings.wake_comment_s
@@ -80,7 +93,7 @@ class Proxy:
         try:
             with TimeBound(self._limits):
                 self._crashes.check(outgoing, record, state)
-                answered = await self._fallbacks.first_response(outgoing, record, state, held_request)
+                answered = await self._fallbacks.first_response(outgoing, record, state, held_request, refusal)
                 response = answered.response
                 if (ended := await held_request.refuse_response(response)) is not None:
                     return ended

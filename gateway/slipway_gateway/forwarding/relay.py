@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from slipway_contracts.headers import FALLBACK, FEEDBACK, RECOMPUTES, RESUME, RETURNS, ROUTE
+from slipway_contracts.headers import DEGRADED, FALLBACK, FEEDBACK, RECOMPUTES, RESUME, RETURNS, ROUTE
 from slipway_process.network.http_server import may_send_whole, send_whole
 
 from ..judging.outcome import ITL
@@ -116,6 +116,8 @@ class Relay:
             crossing[FEEDBACK] = feedback
         if outgoing.fallback:
             crossing[FALLBACK] = outgoing.fallback
+        if outgoing.degraded:
+            crossing[DEGRADED] = ", ".join(outgoing.degraded)
         if record.rules:
             crossing[ROUTE] = record.rules
         if outgoing.capture:
@@ -429,6 +431,8 @@ class Relay:
 
         Raises RequestError: the request goes to no other endpoint.
         """
+        if self._answer.attempt is None:
+            return  # a provider's: whatever it says, none of our engines died
         endpoint = self._answer.endpoint
         reported = self._aligner is not None and (self._crashed or self._aligner.reports_crash())
         died, self._crashed, self._died = self._died, False, False

@@ -68,11 +68,12 @@ class Retries:
             return await self._first_response(outgoing, record, state, held_request)
         finally:
             self._end_wait(state)
+            self._end_retry(outgoing, state)
 
     async def _first_response(
         self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState, held_request: HeldRequest | None
     ) -> UpstreamResponse:
-        while state.spent < state.limit:
+        while state.spent < state.limit and self._begin_retry(outgoing, state):
             first = not (state.attempts or state.resumes)
             begun = record.begun if first else None
             endpoint = _endpoint_of(begun) if begun else self._pick(outgoing, state, self._crashes.avoided(state))
@@ -202,6 +203,22 @@ class Retries:
             return False
         state.held_for = owners
         return True
+
+    def _begin_retry(self, outgoing: UpstreamRequest, state: RetryState) -> bool:
+        """Takes a place in the budget of the route for a further attempt, until the response; False: there is none.
+
+        A server that was not reached got nothing, so another attempt multiplies no load. What a server had begun with
+        is no retry either.
+        """
+        if not state.spent or state.was_taken or state.is_retrying:
+            return True
+        state.is_retrying = self._balancer.begin_retry(self._balancer.published.find(outgoing.whose))
+        return state.is_retrying
+
+    def _end_retry(self, outgoing: UpstreamRequest, state: RetryState) -> None:
+        if state.is_retrying:
+            self._balancer.retry_budgets.leave(outgoing.whose)
+            state.is_retrying = False
 
     def _end_wait(self, state: RetryState) -> None:
         if state.held_for:

@@ -51,6 +51,7 @@ class RetryState(msgspec.Struct):
     suspect: bool = False  # an engine died with it in flight
     deaths: int = 0  # of engines with it in flight, since its stream last got PASSED_EVENTS from one endpoint
     trial_until: float = 0.0  # it waits for an endpoint of its own until then
+    is_retrying: bool = False  # a retry of it is in the route's budget
     fails_fast: bool = False  # it waits for no endpoint: another deployment can answer it
 
     def suspects(self, trial_until: float, hold_until: float) -> None:

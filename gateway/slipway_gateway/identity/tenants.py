@@ -60,6 +60,7 @@ class KnownTenant:
     service_accounts: tuple[str, ...] = ()  # their user names
     certificates: tuple[str, ...] = ()  # names in them, as `certificates.key_of` has them
     content_capture: str = ""  # who may get contents of its requests
+    external: bool = False  # its requests may go to APIs of other providers
 
     def may_use(self, names: Iterable[str]) -> bool:
         """Whether the tenant may use a model with these names: `namespace/name`, and the short one if it has that."""
@@ -152,7 +153,8 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     generation = int(meta.get("generation") or 0)
     accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
     proofs = (accounts, certificates, spec.content_capture)
-    return KnownTenant(meta["name"], spec.models, *limits, keys, created, issuers, policy, generation, *proofs)
+    about = (keys, created, issuers, policy, generation)
+    return KnownTenant(meta["name"], spec.models, *limits, *about, *proofs, spec.external)
 
 
 def username_of(namespace: str, name: str) -> str:

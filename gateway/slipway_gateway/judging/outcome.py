@@ -77,7 +77,7 @@ class OutcomeRecorder:
 
     __slots__ = (
         "_awaited", "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
-        "_silent_since_s", "_streams", "_tail", "on_prediction", "origin", "outcome",
+        "_silent_since_s", "_streams", "_tail", "on_fallback", "on_prediction", "origin", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,9 @@ class OutcomeRecorder:
         self._first_s = self._last_s = 0.0
         self.outcome: RequestOutcome | None = None  # None until it is known, and where the client left before
         self.on_prediction: Callable[[Value | None], None] | None = None  # None: predictions are not compared
+        self.on_fallback: Callable[[], None] | None = (
+            None  # counts that something else was to answer; None: no one counts
+        )
         self.origin: AnswerOrigin | None = None  # None: there is no feedback on its response
         self._events = 0  # after those of the first chunk
         self._tail = bytearray()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
+FELL_BACK = "fell_back"  # something else answered, or was to, in place of the revision; it is part of no other event
 PREDICTED, COMPARED = "predicted", "compared"  # what counts once for each session
 # Sessions of all routes and generations together that are remembered.
 MAX_ENTRIES = 262_144
@@ -119,7 +120,7 @@ class RevisionSamples:
     assigned: int = 0
     requests: int = 0
     units: int = 0
-    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*KINDS, BAD), 0))
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*KINDS, BAD, FELL_BACK), 0))
     slow: LatencyHistograms = field(default_factory=LatencyHistograms)
     late: LatencyHistograms = field(
         default_factory=LatencyHistograms
@@ -248,6 +249,11 @@ class GenerationSamples:
         for measure, seconds in outcome.seconds.items():
             if measure in attempt.measures:
                 counts.slow.add(measure, attempt.stratum, seconds)
+
+    def fell_back(self, attempt: CountedAttempt) -> None:
+        """After the attempt, and those that followed it, something else was to answer in place of the route."""
+        if attempt.counts:
+            self._revisions[attempt.revision].events[FELL_BACK] += self._units.first(attempt.key, FELL_BACK)
 
     def rate(self, revision: str, *, first: bool, wrong: bool) -> None:
         """Counts feedback on an answer of the revision.

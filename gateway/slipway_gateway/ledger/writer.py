@@ -117,7 +117,15 @@ class Ledger:
         if period := self.spending.begin(meter.tenant, expected_nano, budget, meter.hour):
             return period
         self._running[meter] = expected_nano
+        meter.on_turn = self._turned
         return ""
+
+    def _turned(self, meter: Meter) -> None:
+        """A request that runs is answered by a model with another price, before its response begins."""
+        if meter in self._running:
+            more_nano = meter.expected_nano - self._running[meter]
+            self._running[meter] += more_nano
+            self.spending.expect(meter.tenant, more_nano)
 
     def drop(self, meter: Meter) -> None:
         """A request has not begun after all."""

@@ -1,6 +1,6 @@
 """Follows one request of a tenant: what it reserved, what its server reported, what it is charged in the end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -100,6 +100,7 @@ class Meter:
         # Of a response that is no stream: its end, or all of it where it echoes the request. The first part is no copy.
         self._body: bytes | bytearray = b""
         self._unread = False  # whether `_body` may have a usage that `_reported` has not
+        self.on_turn: Callable[[Meter], None] = lambda meter: None  # the ledger expects another cost from then on
         self._hit: Usage | None = None  # of the response from a cache that it gets
 
     # -- what happens to it
@@ -107,6 +108,7 @@ class Meter:
     def turn_to(self, model: str, price: Price) -> None:
         """Another model answers, at its own price. What was reserved stays."""
         self.model, self.price = model, price
+        self.on_turn(self)
 
     def hit(self, revision: str, usage: Usage) -> None:
         """The request gets a response from a cache, which was computed for another one with this usage. It is one

@@ -1,27 +1,31 @@
 """Public names: the ModelRoutes of a table, and the deployment to which the rules of one lead a request (pure)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
-from slipway_contracts.model_routes.references import namespace_of, reference_of, refs_of, target_of
+from slipway_contracts.model_routes.references import fallback_ref, namespace_of, reference_of, refs_of, target_of
 from slipway_contracts.model_routes.rules import RoutedRequest, select
 from slipway_contracts.model_routes.spec import (
     DEPLOYMENT,
     KIND,
     MOST_DEPTH,
     ModelRouteSpec,
+    RouteClassifier,
     RouteRef,
     RouteRule,
     RouteSampling,
     names_of,
     refusal,
 )
+from slipway_contracts.resilience import external_target
 
+from .fallbacks import Fallback
 from .split import choose
 
 # Why the rules lead a request nowhere.
@@ -65,12 +69,14 @@ class Chosen(NamedTuple):
 
     `target`: `namespace/name` of a ModelDeployment, which may not be there; empty where `problem` says why.
     `passed`: the ModelRoutes and rules that the request passed. `sampling`: what these impose, the first one first.
+    `fallbacks`: of the last rule that has some; None: no rule has.
     """
 
     target: str
     passed: tuple[tuple[str, str], ...]
     sampling: tuple[RouteSampling, ...] = ()
     problem: str = ""
+    fallbacks: tuple[Fallback, ...] | None = None
 
 
 def owner_of(name: str) -> str:
@@ -104,27 +110,36 @@ def _is_route(owner: str) -> bool:
     return owner.startswith(f"{KIND}/")
 
 
-def choose_target(routes: Mapping[str, PublicRoute], first: PublicRoute, request: RoutedRequest, key: str) -> Chosen:
+def choose_target(
+    routes: Mapping[str, PublicRoute],
+    first: PublicRoute,
+    request: RoutedRequest,
+    key: str,
+    classified: Callable[[str, RouteClassifier], bool] = lambda namespace, classifier: classifier.default,
+) -> Chosen:
     """Follows rules from a ModelRoute to a deployment, through at most MOST_DEPTH ModelRoutes.
 
     `routes`: by `namespace/name`. `key`: the request's sticky key, which chooses among the targets of a rule: each rule
     has a split of its own.
+    `classified`: whether the request fits by a classifier of a namespace.
     """
     route = first
     passed: list[tuple[str, str]] = []
     sampling: list[RouteSampling] = []
+    fallbacks: tuple[Fallback, ...] | None = None
     for _ in range(MOST_DEPTH):
-        rule = select(route.spec.rules, request)
+        rule = select(route.spec.rules, request, partial(classified, namespace_of(route.name)))
         if rule is None:
             return Chosen("", tuple(passed), problem=NO_RULE)
         passed.append((route.name, rule.name))
         sampling.append(route.spec.sampling)
+        fallbacks = _fallbacks(route, rule) or fallbacks
         ref = _ref_of(route, rule, key)
         if ref is None or not route.may_lead_to(ref):
             break
         target = target_of(ref, namespace_of(route.name))
         if ref.kind == DEPLOYMENT:
-            return Chosen(target, tuple(passed), tuple(sampling))
+            return Chosen(target, tuple(passed), tuple(sampling), fallbacks=fallbacks)
         if (following := routes.get(target)) is None:
             break
         route = following
@@ -154,6 +169,17 @@ def _targets(route: PublicRoute) -> Iterator[tuple[str, str]]:
     namespace = namespace_of(route.name)
     refs = (ref for ref in refs_of(route.spec) if ref.weight and route.may_lead_to(ref))
     return ((ref.kind, target_of(ref, namespace)) for ref in refs)
+
+
+def _fallbacks(route: PublicRoute, rule: RouteRule) -> tuple[Fallback, ...]:
+    """What answers in place of the targets of a rule, as far as it may."""
+    found = []
+    for one in rule.fallback:
+        if one.external is not None:
+            found.append(Fallback(f"{route.name}/{one.name}", external_target(one.name, one.external)))
+        elif route.may_lead_to(ref := fallback_ref(one)):
+            found.append(Fallback(target_of(ref, namespace_of(route.name))))
+    return tuple(found)
 
 
 def _ref_of(route: PublicRoute, rule: RouteRule, key: str) -> RouteRef | None:

@@ -14,9 +14,10 @@ import yaml
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.reading import UnreadableObject, read_text
 from slipway_contracts.api.types import strict
-from slipway_contracts.model_routes.references import chain_problem, refs_of
+from slipway_contracts.model_routes.references import all_refs_of, chain_problem
 from slipway_contracts.model_routes.spec import DEPLOYMENT, ModelRouteSpec
 from slipway_contracts.model_routes.spec import refusal as refusal_of_route
+from slipway_contracts.resilience import CircuitBreaker, Degradation, RetryBudget
 from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, ResponseCache, refusal
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
@@ -54,6 +55,9 @@ class FileModel:
     fallback: Annotated[tuple[str, ...], AtMost(4)] = ()
     first_byte_seconds: int | None = None
     cache: ResponseCache | None = None
+    circuit_breaker: CircuitBreaker | None = None
+    retry_budget: RetryBudget | None = None
+    degradation: Degradation | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -101,7 +105,9 @@ def _unfollowable(routes: Mapping[str, PublicRoute], models: Collection[str]) ->
             owners[public] = at
         if problem := refusal_of_route(route.spec) or chain_problem(name, specs)[1]:
             return f"{at}: {problem}"
-        for ref in refs_of(route.spec):
+        if any(fallback.external for rule in route.spec.rules for fallback in rule.fallback):
+            return f"{at}: external providers need a cluster, whose Secrets have their keys"
+        for ref in all_refs_of(route.spec):
             known = models if ref.kind == DEPLOYMENT else [key.removeprefix(f"{_NAMESPACE}/") for key in routes]
             if ref.namespace is not None or ref.name not in known:
                 what = "model" if ref.kind == DEPLOYMENT else "model route"
@@ -127,6 +133,9 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         fallback=entry.fallback,
         first_byte_seconds=entry.first_byte_seconds,
         cache=entry.cache,
+        circuit_breaker=entry.circuit_breaker,
+        retry_budget=entry.retry_budget,
+        degradation=entry.degradation,
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.resilience import CircuitBreaker, Degradation, ExternalTarget, RetryBudget
 from slipway_contracts.route_table import (
     Backend,
     HeaderRoute,
@@ -21,6 +22,7 @@ from slipway_contracts.route_table import (
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
+from .fallbacks import Fallback
 from .public_names import PublicRoute, owned_names
 
 POOL_PREFIX = "/revisions"  # before the path of an entry's URL at a pod that serves many models
@@ -77,6 +79,10 @@ class Route:
     first_byte_seconds: int | None = None  # so long without a first byte counts as that it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     cache: ResponseCache | None = None  # responses that are kept; None: none
+    external: tuple[ExternalTarget, ...] = ()  # those of `fallback` that are APIs of other providers
+    circuit_breaker: CircuitBreaker | None = None
+    retry_budget: RetryBudget | None = None
+    degradation: Degradation | None = None
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -91,11 +97,24 @@ class Route:
         return self.predictions or bool(self.accuracy and self.accuracy.revision)
 
     @property
-    def fallback_routes(self) -> tuple[str, ...]:
-        """Names of the routes that answer in its place, without its own."""
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """What answers in its place, in order, without itself."""
+        external = {target.name: target for target in self.external}
+        found = (
+            Fallback(f"{self.name}/{name}", external[name]) if name in external else Fallback(self._beside(name))
+            for name in self.fallback
+        )
+        return tuple(fallback for fallback in found if fallback.name != self.name)
+
+    @property
+    def smaller(self) -> str:
+        """Name of the route that answers what its pods refuse for lack of capacity; empty without one."""
+        name = self.degradation.name if self.degradation else None
+        return self._beside(name) if name and self._beside(name) != self.name else ""
+
+    def _beside(self, name: str) -> str:
         namespace, slash, _ = self.name.rpartition("/")
-        names = (f"{namespace}{slash}{name}" for name in self.fallback)
-        return tuple(name for name in names if name != self.name)
+        return f"{namespace}{slash}{name}"
 
     def engine_of(self, revision: str) -> str:
         """The engine type of a revision, or of pods that run the same; empty where it is not known."""
@@ -314,6 +333,10 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         first_byte_seconds=traffic.first_byte_seconds,
         accuracy=traffic.accuracy,
         cache=traffic.cache,
+        external=traffic.external,
+        circuit_breaker=traffic.circuit_breaker,
+        retry_budget=traffic.retry_budget,
+        degradation=traffic.degradation,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import force_setattr, replace
@@ -200,19 +201,27 @@ class Admission:
             quota.arrived()
 
     async def charged(
-        self, meter: Meter, policy: Policy, record: RequestRecord, forward: Callable[[], Awaitable[Response]]
+        self,
+        meter: Meter,
+        policy: Policy,
+        record: RequestRecord,
+        forward: Callable[[], Awaitable[Response]],
+        beyond: Callable[[errors.RequestError], Awaitable[Response]] | None = None,
     ) -> Response:
         """What `forward` returns: the request takes from all limits of its tenant, or from none; it is charged once.
+
+        `beyond`: forwards a request that limits refuse, but not the budget.
 
         Raises:
             RequestError: a limit is reached or the budget is spent.
         """
-        long_context = await self._take_long_context(meter, policy.bounds)
+        left = False
         try:
-            taken, left = await self.take(meter, policy, record.begun), False
-        except BaseException:
-            self._end_long_context(long_context)
-            raise
+            taken, long_context = await self._take_all(meter, policy, record.begun)
+        except errors.RequestError as refusal:
+            if beyond is None or refusal.code != errors.RATE_LIMITED:
+                raise
+            return await self._charged_beyond(meter, policy, partial(beyond, refusal))
         record.trace.event(
             "quota reserved", **{f"slipway.{name}": amount for name, amount in meter.estimate.amounts().items()}
         )
@@ -225,6 +234,21 @@ class Admission:
             self.settle(meter, taken, left=left or record.outcome == _LEFT)
             self._end_long_context(long_context)
             record.trace.event("quota settled")
+
+    async def _take_all(
+        self, meter: Meter, policy: Policy, begun: "_native.Begun | None"
+    ) -> tuple[Taken, Taken | None]:
+        """What the request takes from its limits, and from that of long prompts where it has one.
+
+        Raises:
+            RequestError: a limit is reached or the budget is spent.
+        """
+        long_context = await self._take_long_context(meter, policy.bounds)
+        try:
+            return await self.take(meter, policy, begun), long_context
+        except BaseException:
+            self._end_long_context(long_context)
+            raise
 
     async def _take_long_context(self, meter: Meter, bounds: RequestBounds) -> Taken | None:
         """The request is one with a long prompt from now on, or it is none (None).
@@ -247,6 +271,29 @@ class Admission:
         if taken is not None:
             self._limiter.settle(taken, {})
 
+    async def _charged_beyond(
+        self, meter: Meter, policy: Policy, forward: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """What `forward` returns: the request takes from no limit, and is charged once.
+
+        Raises:
+            RequestError: the budget is spent.
+        """
+        if period := await self._open(meter, policy):
+            self._refuse(meter.tenant, SPEND)
+            raise errors.out_of_budget(period)
+        try:
+            return await forward()
+        finally:
+            self._charge(meter)
+
+    async def _open(self, meter: Meter, policy: Policy) -> str:
+        """Opens the request in the ledger, where something is left of the budget; else the period that is spent."""
+        if self._budgets is None:
+            return self.ledger.open(meter, self._part(policy.budget))
+        # Nothing else is awaited before it is open: requests that come at once do not all see the same rest.
+        return await self._exhausted(self._budgets, meter.tenant, policy.budget) or self.ledger.open(meter)
+
     async def take(self, meter: Meter, policy: Policy, begun: "_native.Begun | None" = None) -> Taken:
         """The request begins, within its budget and its limits. `settle` ends it.
 
@@ -257,12 +304,7 @@ class Admission:
         """
         if begun is not None and (adopted := self._adopt(meter, policy, begun)):
             return adopted
-        if self._budgets is None:
-            period = self.ledger.open(meter, self._part(policy.budget))
-        else:
-            # Nothing else is awaited before it is open: requests that come at once do not all see the same rest.
-            period = await self._exhausted(self._budgets, meter.tenant, policy.budget) or self.ledger.open(meter)
-        if period:
+        if period := await self._open(meter, policy):
             self._refuse(meter.tenant, SPEND)
             raise errors.out_of_budget(period)
         try:

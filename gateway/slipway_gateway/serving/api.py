@@ -25,6 +25,7 @@ from slipway_process.spans import Exporter
 from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
+from ..balancing.overload import MODEL, caps_of
 from ..caching.caches import ResponseCaches
 from ..feedback.endpoint import PATH as FEEDBACK
 from ..feedback.endpoint import FeedbackApi, SharedClaims
@@ -50,7 +51,16 @@ from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
-from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, may_request, requestable
+from .model_routes import (
+    DIRECT,
+    RequestFacts,
+    Unclassified,
+    Way,
+    described_public,
+    follow_rules,
+    may_request,
+    requestable,
+)
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -434,7 +444,7 @@ class PublicApi:
                 body = without_mark(body)
                 fields = request_fields.parse(body)
             await bodies.let_others_run(body)
-            outgoing = self._call(request, record, body, fields, path, account)
+            outgoing = await self._classified_call(request, record, body, fields, path, account)
             # From here on only `outgoing` holds the body.
             del body, fields
             record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
@@ -454,7 +464,28 @@ class PublicApi:
             forward = partial(caches.serve, call, kept, request, outgoing, record)
         if outgoing.meter is None or record.identity is None:
             return await forward()
-        return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
+        may_exceed = self._proxy.forwards_beyond_limits(outgoing, record)
+        beyond = partial(self._proxy.forward, request, outgoing, record) if may_exceed else None
+        return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward, beyond)
+
+    async def _classified_call(
+        self,
+        request: web.Request,
+        record: RequestRecord,
+        body: bytes,
+        fields: RequestFields,
+        path: ModelPath | None,
+        account: Account,
+    ) -> UpstreamRequest:
+        """The request as endpoints get it, after the classifiers that its rules need were called."""
+        facts = RequestFacts(request, fields, body, record.identity.name if record.identity else "")
+        while True:
+            try:
+                return self._call(request, record, body, fields, path, account, facts)
+            except Unclassified as needed:
+                namespace, classifier = needed.namespace, needed.classifier
+            fits = await self._forwarding.classifiers.fits(namespace, classifier, fields, account)
+            facts.classify(namespace, classifier, fits=fits)
 
     def _call(
         self,
@@ -464,6 +495,7 @@ class PublicApi:
         fields: RequestFields,
         path: ModelPath | None,
         account: Account,
+        facts: RequestFacts,
     ) -> UpstreamRequest:
         model = path.name if path else fields.model
         if not model:
@@ -474,10 +506,10 @@ class PublicApi:
         record.stream = fields.streams
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
-        facts = RequestFacts(request, fields, body, identity.name if identity else "")
         route, way = self._destination(model, record, facts, key)
         imposed = (*way.sampling, *_sampling_of(identity))
         body, fields = _with_sampling(request.path, body, fields, path, imposed)
+        body, fields, degraded = self._degraded(request.path, body, fields, path, route)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
         batch = self.jobs is not None and self.jobs.is_call(request)
@@ -511,11 +543,29 @@ class PublicApi:
             batch=batch,
             responds_as=way.responds_as,
             prompt=requester.prompt_of(request, fields, route, tenant),
+            fallbacks=way.fallbacks,
+            degraded=degraded,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
             outgoing = self._taken_up(outgoing, last)
         return self.admission.prepare(outgoing, fields, record)
+
+    def _degraded(
+        self, url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, route: Route
+    ) -> tuple[bytes, RequestFields, tuple[str, ...]]:
+        """Body and fields of a request with what an overloaded route takes from it, and the steps that did."""
+        taken = []
+        for step in self._balancer.overloads.steps(route):
+            if step == MODEL or route.degradation is None:
+                continue  # that is for what pods refuse
+            before = body
+            body, fields = _with_sampling(url_path, body, fields, path, (caps_of(route.degradation, step),))
+            if body is not before:
+                taken.append(step)
+        if taken and self._balancer.published.current is not None:
+            self._metrics.degraded(self._balancer.published.current.id_of(route), taken)
+        return body, fields, tuple(taken)
 
     def _pinned(self, route: Route, path: ModelPath, fields: RequestFields) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""
@@ -607,7 +657,7 @@ class PublicApi:
 def _with_sampling(
     url_path: str, body: bytes, fields: RequestFields, path: ModelPath | None, imposed: Collection[RouteSampling]
 ) -> tuple[bytes, RequestFields]:
-    """Body and fields of a request with what its ModelRoutes and its tenant impose, where it is one for text."""
+    """Body and fields of a request with what is imposed on it, where it is one for text."""
     if not imposed or (path and path.opaque) or not is_text_path(url_path):
         return body, fields
     changed = sampling.impose(body, url_path, imposed)

@@ -7,14 +7,25 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from slipway_contracts.model_routes.spec import PUBLIC, RouteSampling
+from slipway_contracts.model_routes.spec import PUBLIC, RouteClassifier, RouteSampling
 
 from ..identity.tenants import KnownTenant
+from ..routing.fallbacks import Fallback
 from ..routing.public_names import NO_RULE, NO_TARGET, PublicRoute, choose_target, reachable
 from ..routing.table import Route, RouteTable
 from ..wire import errors, prompts
 from ..wire.request_fields import RequestFields
 from .visible import may_use, model_object
+
+MOST_CLASSIFIERS = 4  # that are called for one request
+
+
+class Unclassified(Exception):
+    """A rule needs what a classifier predicts for the request."""
+
+    def __init__(self, namespace: str, classifier: RouteClassifier) -> None:
+        super().__init__()
+        self.namespace, self.classifier = namespace, classifier
 
 
 class RequestFacts:
@@ -24,6 +35,24 @@ class RequestFacts:
         self.headers: Mapping[str, str] = request.headers
         self.tenant = tenant
         self._fields, self._body_bytes = fields, len(body)
+        self._classified: dict[tuple[str, RouteClassifier], bool] = {}
+
+    def classified(self, namespace: str, classifier: RouteClassifier) -> bool:
+        """Whether the request fits by a classifier. One beyond the first MOST_CLASSIFIERS has its default.
+
+        Raises:
+            Unclassified: it has to be called first; `classify` takes the result.
+        """
+        key = (namespace, classifier)
+        if key not in self._classified:
+            if len(self._classified) < MOST_CLASSIFIERS:
+                raise Unclassified(namespace, classifier)
+            return classifier.default
+        return self._classified[key]
+
+    def classify(self, namespace: str, classifier: RouteClassifier, *, fits: bool) -> None:
+        """A classifier was called."""
+        self._classified[namespace, classifier] = fits
 
     @cached_property
     def prompt_bytes(self) -> int:
@@ -50,13 +79,14 @@ class Way(NamedTuple):
     """How a request came to its deployment, and what the ModelRoutes on the way impose.
 
     `passed`: these ModelRoutes and their rules. `responds_as`: the model name that responses get; empty: their own.
-    `problem`: why there is no deployment; empty: there is one.
+    `problem`: why there is no deployment; empty: there is one. `fallbacks`: of the rules; None: the deployment's own.
     """
 
     passed: tuple[tuple[str, str], ...] = ()
     sampling: tuple[RouteSampling, ...] = ()
     responds_as: str = ""
     problem: str = ""
+    fallbacks: tuple[Fallback, ...] | None = None
 
     @property
     def rules(self) -> str:
@@ -78,11 +108,12 @@ def follow_rules(
 
     Raises:
         RequestError: the tenant may not use the name or the deployment to which its rules lead.
+        Unclassified: a classifier has to be called first.
     """
     public = table.public.get(name)
     if public is None or not _may_request(tenant, name):
         raise errors.model_not_found(name)
-    chosen = choose_target(table.model_routes, public, facts, key)
+    chosen = choose_target(table.model_routes, public, facts, key, facts.classified)
     route = table.routes.get(chosen.target)
     if holding and (route is None or holding not in table.revisions(route)):
         route = _holder_of(table, public, holding, tenant) or route
@@ -90,7 +121,7 @@ def follow_rules(
         raise errors.model_not_found(name)
     responds_as = name if public.spec.response_model == PUBLIC else ""
     problem = (chosen.problem or NO_TARGET) if route is None else ""
-    return route, Way(chosen.passed, chosen.sampling, responds_as, problem)
+    return route, Way(chosen.passed, chosen.sampling, responds_as, problem, chosen.fallbacks)
 
 
 def requestable(table: RouteTable, tenant: KnownTenant | None) -> dict[str, PublicRoute]:

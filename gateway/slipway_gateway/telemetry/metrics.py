@@ -179,6 +179,21 @@ class GatewayMetrics:
         self._fallbacks = self._counter(
             "fallbacks_total", "Requests that were sent to another deployment", (*pair, "reason", "result")
         )
+        self._external = self._counter(
+            "external_requests_total",
+            "Calls of providers, by whose requests they were",
+            ("model", "provider", "result"),
+        )
+        self._degraded = self._counter("degraded_requests_total", "Requests of overloaded models", ("model", "step"))
+        self._overflows = self._counter("retry_overflow_total", "Retries that a budget had no room for", ("model",))
+        self._openings = self._counter("circuit_breaker_openings_total", "Breakers that opened", ("model",))
+        self.open_breakers = self._gauge("circuit_breakers_open", "Breakers that are open or half open", ())
+        self.overloaded = self._gauge("overloaded_models", "Models with a step of degradation in force", ())
+        self._classified = self._counter(
+            "route_classifications_total", "Calls of classifiers of rules, by classifier", ("model", "result")
+        )
+        self._of_models = (self._external, self._degraded, self._overflows, self._openings, self._classified)
+        self._models: dict[str, None] = {}
         self.prefix_blocks = self._gauge("prefix_blocks", "Blocks of prompts that are remembered", ())
 
     def _declare_caches(self, pair: tuple[str, str]) -> None:
@@ -409,6 +424,32 @@ class GatewayMetrics:
         self._touch(model, revision)
         self._fallbacks.labels(model, revision, reason, "answered" if answered else "failed").inc()
 
+    def called_provider(self, model: str, provider: str, result: str) -> None:
+        """A request of `model` went to a provider, or was to."""
+        self._touch_model(model)
+        self._external.labels(model, provider, result).inc()
+
+    def degraded(self, model: str, steps: Iterable[str]) -> None:
+        """A request of an overloaded model got less, by these steps."""
+        self._touch_model(model)
+        for step in steps:
+            self._degraded.labels(model, step).inc()
+
+    def retry_overflow(self, model: str) -> None:
+        """A retry or fallback was not made, because the budget had no room."""
+        self._touch_model(model)
+        self._overflows.labels(model).inc()
+
+    def breaker_opened(self, model: str) -> None:
+        """The circuit breaker of a model opened."""
+        self._touch_model(model)
+        self._openings.labels(model).inc()
+
+    def classified(self, model: str, result: str) -> None:
+        """A rule of a ModelRoute had a classifier called, or was to."""
+        self._touch_model(model)
+        self._classified.labels(model, result).inc()
+
     def prompt_sent(self, model: str, revision: str, seen_bytes: int, new_bytes: int) -> None:
         """An endpoint got a prompt, of which it had seen a part."""
         self._touch(model, revision)
@@ -559,6 +600,17 @@ class GatewayMetrics:
         self._pairs[pair] = None
         if len(self._pairs) > _MAX_PAIRS:
             self._forget(next(iter(self._pairs)))
+
+    def _touch_model(self, model: str) -> None:
+        """Of more than _MAX_PAIRS models those are forgotten that were counted first."""
+        if model in self._models:
+            return
+        self._models[model] = None
+        if len(self._models) > _MAX_PAIRS:
+            gone = next(iter(self._models))
+            del self._models[gone]
+            for family in self._of_models:
+                family.remove_by_labels({"model": gone})
 
     def _touch_tenant(self, tenant: str) -> None:
         if tenant == self._touched_tenant:

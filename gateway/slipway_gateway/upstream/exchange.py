@@ -15,13 +15,15 @@ from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
 from ..quotas.meter import Meter
 from ..quotas.usage import Usage
+from ..routing.fallbacks import Fallback
 from ..routing.router import RouteEndpoint
 from ..wire.isolation import Isolation
 from ..wire.responses import WITHOUT_MODEL, is_text_path
 from ..wire.sse import CONTENT_TYPE
 from .direct import DirectResponse
+from .provider_stream import ProviderStream
 
-Reply = aiohttp.ClientResponse | DirectResponse
+Reply = aiohttp.ClientResponse | DirectResponse | ProviderStream
 
 
 class Capture(Protocol):
@@ -78,6 +80,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     responds_as: str = ""
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
     fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
+    fallbacks: tuple[Fallback, ...] | None = None  # of the rule that led to the route; None: those of the route
+    degraded: tuple[str, ...] = ()  # what it has less of, because its route is overloaded
     capture: Capture | None = None  # where the response may be kept
     # Derived from the other fields, because each request needs them often.
     path: str = ""

@@ -43,6 +43,8 @@ _ANTHROPIC_TYPES = {
     504: "timeout_error",
 }
 _REALM = 'Bearer realm="slipway"'  # of the header WWW-Authenticate
+CIRCUIT_OPEN = "circuit_open"
+RATE_LIMITED = "rate_limit_exceeded"  # code of a refusal by limits of a tenant
 
 
 class _ErrorCode(msgspec.Struct):
@@ -199,7 +201,7 @@ def rate_limited(kind: str, what: str, wait_s: float, headers: Mapping[str, str]
     exact = {"retry-after-ms": str(max(1, math.ceil(wait_s * 1000)))}
     retry_after_s = max(1, math.ceil(wait_s))
     return RequestError(
-        429, "rate_limit_exceeded", message, retry_after_s=retry_after_s, kind=kind, headers={**headers, **exact}
+        429, RATE_LIMITED, message, retry_after_s=retry_after_s, kind=kind, headers={**headers, **exact}
     )
 
 
@@ -222,6 +224,12 @@ def out_of_budget(period: str) -> RequestError:
 def no_endpoint(model: str) -> RequestError:
     message = f"The model '{model}' has no ready endpoint now; try again shortly."
     return RequestError(503, "model_not_ready", message, retry_after_s=5)
+
+
+def circuit_open(model: str, wait_s: float) -> RequestError:
+    """`wait_s`: seconds until a request is sent again."""
+    message = f"The model '{model}' failed many times in a row, so it gets no requests for now; try again shortly."
+    return RequestError(503, CIRCUIT_OPEN, message, retry_after_s=max(1, math.ceil(wait_s)))
 
 
 def asleep(model: str, expected_s: int) -> RequestError:

@@ -8,6 +8,7 @@ from multidict import CIMultiDict, MultiMapping
 
 from slipway_contracts.headers import (
     CACHE,
+    DEGRADED,
     FALLBACK,
     FEEDBACK,
     PREFIX,
@@ -69,6 +70,7 @@ _OF_ANSWER = (
         LOAD.lower(),
         ROUTE.lower(),
         CACHE.lower(),
+        DEGRADED.lower(),
     }
 )
 _MAX_NAMES, _MAX_NAME = 1024, 64
@@ -116,9 +118,14 @@ def to_upstream(
 def to_client(
     headers: MultiMapping[str], request_id: str, revision: str, *, forwarded: Collection[str] = ()
 ) -> CIMultiDict[str]:
-    """Headers of a response to a client. It sets cookies only if the pod gets the client's cookies."""
+    """Headers of a response to a client. It sets cookies only if the pod gets the client's cookies.
+
+    `revision`: empty where none of ours answered.
+    """
     kept = _crossing(headers, _TO_CLIENT if "cookie" in forwarded else _TO_CLIENT_WITHOUT_COOKIES)
-    kept += ((REQUEST_ID, request_id), (REVISION, revision))
+    kept.append((REQUEST_ID, request_id))
+    if revision:
+        kept.append((REVISION, revision))
     return CIMultiDict(kept)
 
 

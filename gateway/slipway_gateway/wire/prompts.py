@@ -6,13 +6,27 @@ Within a text of JSON quotes are escaped, so what is looked for with its quotes 
 import re
 from collections.abc import Iterator
 
+import msgspec
 from msgspec import Raw
 
-from .json_values import ABSENT, does_nothing
+from .json_values import ABSENT, does_nothing, is_list, is_null, is_text, read_value, text_of
 from .request_fields import RequestFields
 
 _IMAGE = re.compile(rb'"type"\s*:\s*"(?:image_url|input_image|image)"')
 _FENCE = re.compile(rb"```")
+_MOST_BYTES = 256 << 10  # of messages that are read
+
+
+class _Message(msgspec.Struct):
+    content: Raw = ABSENT
+
+
+class _Part(msgspec.Struct):
+    text: Raw = ABSENT
+
+
+_MESSAGES: "msgspec.json.Decoder[list[_Message]]" = msgspec.json.Decoder(list[_Message])
+_PARTS: "msgspec.json.Decoder[list[_Part]]" = msgspec.json.Decoder(list[_Part])
 
 
 def prompt_bytes(fields: RequestFields, body_bytes: int) -> int:
@@ -31,6 +45,28 @@ def has_images(fields: RequestFields) -> bool:
 def has_code(fields: RequestFields) -> bool:
     """Whether there is code between fences."""
     return any(_FENCE.search(part) for part in _texts(fields))
+
+
+def last_text(fields: RequestFields, most_bytes: int) -> str:
+    """The end of the last message, or of a prompt that is one text; empty where there is none, or all is very long."""
+    messages = fields.input if is_null(fields.messages) else fields.messages
+    if is_text(messages):
+        return _end(text_of(messages, _MOST_BYTES), most_bytes)
+    if is_list(messages):
+        listed = read_value(_MESSAGES, messages, _MOST_BYTES)
+        return _end(_content(listed[-1]), most_bytes) if listed else ""
+    return _end(text_of(fields.prompt, _MOST_BYTES), most_bytes)
+
+
+def _content(message: "_Message") -> str | None:
+    if not is_list(message.content):
+        return text_of(message.content, _MOST_BYTES)
+    parts = read_value(_PARTS, message.content, _MOST_BYTES) or []
+    return next((text for part in reversed(parts) if (text := text_of(part.text, _MOST_BYTES))), None)
+
+
+def _end(text: str | None, most_bytes: int) -> str:
+    return (text or "").encode(errors="replace")[-most_bytes:].decode(errors="ignore")
 
 
 def _texts(fields: RequestFields) -> Iterator[Raw]:

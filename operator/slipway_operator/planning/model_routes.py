@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from slipway_contracts.model_routes.references import chain_problem, namespace_of, reference_of, refs_of, target_of
+from slipway_contracts.model_routes.references import all_refs_of, chain_problem, namespace_of, reference_of, target_of
 from slipway_contracts.model_routes.rules import zone_of
 from slipway_contracts.model_routes.spec import DEPLOYMENT, KIND, ModelRouteSpec, RouteRef
 from slipway_operator.api.v1alpha1.model_route import ModelRouteStatus
@@ -82,7 +82,7 @@ def grants_of(objects: Iterable[Mapping[str, Any]]) -> ReferenceGrants:
 
 def crosses(name: str, spec: ModelRouteSpec) -> bool:
     """Whether any target is in another namespace."""
-    return any(_is_foreign(ref, namespace_of(name)) for ref in refs_of(spec))
+    return any(_is_foreign(ref, namespace_of(name)) for ref in all_refs_of(spec))
 
 
 def status(
@@ -98,7 +98,7 @@ def status(
     `standings`: of each name of the ModelRoute `name`, None while it is not decided.
     """
     spec, namespace = world.routes[name], namespace_of(name)
-    granted = {reference_of(ref, namespace) for ref in refs_of(spec) if _is_granted(ref, namespace, world.grants)}
+    granted = {reference_of(ref, namespace) for ref in all_refs_of(spec) if _is_granted(ref, namespace, world.grants)}
     fresh = (_accepted(name, standings, world, now), _resolved(spec, namespace, world, now))
     owned = tuple(one for one, standing in standings.items() if standing is not None and not standing.lost)
     return ModelRouteStatus(generation, owned, tuple(sorted(granted)), carry_over(fresh, former.conditions))
@@ -155,7 +155,7 @@ def _unknown_zones(spec: ModelRouteSpec) -> list[str]:
 def _resolved(spec: ModelRouteSpec, namespace: str, world: RouteWorld, now: datetime) -> Condition:
     forbidden: dict[str, None] = {}
     missing: dict[str, None] = {}
-    for ref in refs_of(spec):
+    for ref in all_refs_of(spec):
         target = target_of(ref, namespace)
         shown = f"{ref.kind} {target}"
         # Whether it exists stays hidden until its namespace allows it.
@@ -170,7 +170,10 @@ def _resolved(spec: ModelRouteSpec, namespace: str, world: RouteWorld, now: date
         message = f"{_listed(forbidden)} must not be referred to: {why}"
         return condition(RESOLVED, False, REF_NOT_PERMITTED, message[:MOST_MESSAGE], now)
     if missing:
-        message = f"there is no {_listed(missing)}: requests of its rules are refused with status 503"
+        message = (
+            f"there is no {_listed(missing)}: requests of its rules are refused with status 503, a fallback is passed "
+            "over, and a classifier has its default"
+        )
         return condition(RESOLVED, False, BACKEND_NOT_FOUND, message[:MOST_MESSAGE], now)
     return condition(RESOLVED, True, RESOLVED, "all targets are there", now)
 

@@ -35,7 +35,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 18] = [
+const REASONS: [&str; 20] = [
     "",
     "tenants",
     "recount",
@@ -52,6 +52,8 @@ const REASONS: [&str; 18] = [
     "objectives",
     "prefix_affinity",
     "fallback",
+    "circuit_breaker",
+    "degradation",
     "cache",
     "model_route",
 ];

@@ -25,7 +25,7 @@ const HOP_BY_HOP: [&str; 9] = [
 // Each side frames bodies itself: this prevents request smuggling.
 const OF_REQUEST: [&str; 6] =
     ["host", "content-length", "expect", "x-request-id", "last-event-id", "endpoint-load-metrics-format"];
-const OF_ANSWER: [&str; 16] = [
+const OF_ANSWER: [&str; 17] = [
     "content-length",
     "x-request-id",
     "last-event-id",
@@ -39,6 +39,7 @@ const OF_ANSWER: [&str; 16] = [
     "x-slipway-prompt-tokens",
     "x-slipway-feedback",
     "x-slipway-fallback",
+    "x-slipway-degraded",
     "x-slipway-route",
     "x-slipway-cache",
     "endpoint-load-metrics",

@@ -182,13 +182,14 @@ class TemplateMetric(ApiType):
                 (
                     "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
                     "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', "
-                    "'TokensFlip', 'LowerScore', 'WrongAnswer', 'PredictionDrift', 'PredictionDisagreement'] || "
+                    "'TokensFlip', 'LowerScore', 'WrongAnswer', 'PredictionDrift', 'PredictionDisagreement', "
+                    "'FellBack'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
                     "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
                     "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore, WrongAnswer, "
-                    "PredictionDrift, PredictionDisagreement or one like Slower(ttft, stable.p95)"
+                    "PredictionDrift, PredictionDisagreement, FellBack or one like Slower(ttft, stable.p95)"
                 ),
             ),
         ]
@@ -201,6 +202,7 @@ class TemplateMetric(ApiType):
     other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
     is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one. Of feedback of
     clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
+    FellBack is a request that went to a fallback of spec.traffic or of a ModelRoute, whatever the reason.
     Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares
     what classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request
     for which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does."""
@@ -303,6 +305,10 @@ class TemplateMetric(ApiType):
         "a metric of kind PairedEvent could never pass: give it maxExtra, or give one of event: BadResponse maxExtra, "
         "which covers all other events except TruncatedAnswer"
     ),
+)
+@rule(
+    "self.metrics.all(m, !has(m.event) || m.event != 'FellBack' || !has(m.kind) || m.kind == 'BadEvent')",
+    "FellBack counts split requests: leave kind out",
 )
 @rule(
     "(self.onInconclusive == 'PromoteIf') == has(self.promoteIf)",

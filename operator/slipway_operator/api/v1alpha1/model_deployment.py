@@ -16,6 +16,7 @@ from slipway_contracts.api.markers import (
     rule,
 )
 from slipway_contracts.api.types import DURATION, ApiType, Duration, Int32, Time, duration_rule
+from slipway_contracts.resilience import ExternalProvider
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.accuracy import AccuracySpec
 from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
@@ -64,10 +65,62 @@ class LoadBalancing(ApiType):
 
 
 class FallbackTarget(ApiType):
-    """ModelDeployment of the same namespace that answers in place of this one."""
+    """ModelDeployment of the same namespace, or API of another provider, that answers in place of this one."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Name of the ModelDeployment, not this one."""
+    """Name of the ModelDeployment, not this one. With external, the name by which headers, metrics and prices have the
+    provider."""
+    external: ExternalProvider | None = None
+
+
+@implied_defaults()
+class CircuitBreakerSpec(ApiType):
+    """When gateways send no more requests to this ModelDeployment for a while. Each gateway decides by its own
+    requests. What is not sent goes to a fallback, or gets 503. Names are those of Istio's outlierDetection. A change
+    restarts nothing."""
+
+    consecutive_5xx_errors: Annotated[Int32, Field(ge=1, le=10_000)] = 20
+    """Requests in a row that failed: after all attempts there was no response, none in firstByteTimeoutSeconds, or one
+    with 500 to 599 that is not 503."""
+    base_ejection_time: Annotated[
+        Duration,
+        duration_rule("traffic.circuitBreaker.baseEjectionTime", "10s, 1m or 1h"),
+        CelRule(
+            f"!{DURATION} || (duration(self) >= duration('1s') && duration(self) <= duration('1h'))",
+            "traffic.circuitBreaker.baseEjectionTime is from 1s to 1h",
+        ),
+    ] = "10s"
+    """Time without requests, multiplied by the times in a row that the breaker opened. Then it is half open: one
+    request at a time is sent, and the first that succeeds closes it."""
+
+
+@implied_defaults()
+class RetryBudgetSpec(ApiType):
+    """How many retries and fallbacks each gateway may have in progress for this ModelDeployment, so that they do not
+    multiply its load. Names and defaults are those of Envoy's retry_budget. A change restarts nothing."""
+
+    budget_percent: Annotated[Int32, Field(ge=0, le=100)] = 20
+    """Percent of the requests in progress. Resumes of streams that broke do not count."""
+    min_retry_concurrency: Annotated[Int32, Field(ge=0, le=10_000)] = 3
+    """Retries in progress that are allowed whatever the percentage gives."""
+
+
+@rule(
+    "has(self.name) || has(self.maxTokens) || (has(self.singleChoice) && self.singleChoice)",
+    "traffic.degradation takes nothing away: write name, maxTokens or singleChoice, or remove it",
+)
+class DegradationSpec(ApiType):
+    """What requests for text get less of while this ModelDeployment is overloaded: while its pods refuse requests with
+    429 or 503 after all attempts. First name answers what is refused; if refusals go on for a second, maxTokens is a
+    cap, and after another second n is 1. Each step ends after 10 seconds without such a refusal. Responses have the
+    header X-Slipway-Degraded. A change restarts nothing."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Name of a smaller ModelDeployment of the namespace, which answers what the pods refuse, before fallback."""
+    max_tokens: Annotated[Int32, Field(ge=1, le=10_000_000)] | None = None
+    """Greatest limit of the tokens of a response."""
+    single_choice: bool = False
+    """Whether requests for several responses to a prompt get one."""
 
 
 @implied_defaults()
@@ -110,13 +163,16 @@ class TrafficSpec(ApiType):
     inference_log: InferenceLogSpec | None = None
     load_balancing: LoadBalancing | None = None
     fallback: Annotated[tuple[FallbackTarget, ...], Field(max_length=4), ListMap("name")] = ()
-    """ModelDeployments that answer requests for text in place of this one, in this order: when it has no ready pod,
-    when all attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the
-    first byte. Their own fallback is not used. A change restarts nothing."""
+    """What answers requests for text in place of this ModelDeployment, in this order: when it has no ready pod, when
+    all attempts failed, when its pods are too busy, and when a prompt is longer than its context. Never after the first
+    byte. Their own fallback is not used, and at most one external provider. A change restarts nothing."""
     first_byte_timeout_seconds: Annotated[Int32, Field(ge=1, le=3600)] | None = None
     """Time in seconds after which a request without a first byte goes to a fallback. The first byte of a response that
     is no stream comes with its end. Without it a pod that hangs keeps its requests."""
     cache: ResponseCacheSpec | None = None
+    circuit_breaker: CircuitBreakerSpec | None = None
+    retry_budget: RetryBudgetSpec | None = None
+    degradation: DegradationSpec | None = None
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"

@@ -8,6 +8,7 @@ from pydantic import Field
 from slipway_contracts.api.markers import AtMost, Definition, ListMap, PrinterColumn, custom_resource, rule
 from slipway_contracts.api.types import ApiType, Int64, strict
 from slipway_contracts.model_routes.spec import MOST_REFS, MOST_RULES, PLURAL, ModelRouteSpec
+from slipway_contracts.resilience import MOST_FALLBACKS
 from slipway_operator.api.v1alpha1.status import Condition
 
 
@@ -29,7 +30,7 @@ class ModelRouteStatus:
     """Public names that the ModelRoute has, by which clients reach it."""
     granted: Annotated[
         tuple[Annotated[str, Field(description="KIND/NAMESPACE/NAME of the target.")], ...],
-        AtMost(MOST_RULES * MOST_REFS),
+        AtMost(MOST_RULES * (MOST_REFS + MOST_FALLBACKS)),
     ] = ()
     """Targets in other namespaces that a ReferenceGrant there allows. Gateways send no request to any other one."""
     conditions: Annotated[tuple[Condition, ...], ListMap("type")] = ()

@@ -37,10 +37,12 @@ BAD_EVENTS = {
     "InvalidJSON": "invalid_json",
     "HungAnswer": "hung",
     "BadResponse": "bad",
+    "FellBack": "fell_back",
 }
+FELL_BACK = "FellBack"  # clients' requests that went to a fallback, whatever the reason: pairs have none
 # The event that includes others, and the included events.
 COMPOSITE = "BadResponse"
-INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer"}
+INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer", FELL_BACK}
 # Events of comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
 TOKENS_FLIP = "TokensFlip"  # also an event of pairs (kind PairedEvent)
 LOWER_SCORE = "LowerScore"  # an event of pairs only: the scorer rates canary's response lower
@@ -230,6 +232,8 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
         )
+    if event == FELL_BACK and kind is not Kind.BAD_EVENT:
+        raise ValueError(f"metric {metric.name!r}: {FELL_BACK} counts split requests; leave kind out")
     _check_predictions(metric, kind)
     return MetricSpec(
         name=metric.name,

@@ -221,6 +221,7 @@ class Observed:
     prefetches: dict[tuple[str, str], str] = field(default_factory=dict)
     certificate: str | None = None  # why the issuer gives its pods none; empty: it does; None: unknown, or no issuer
     tenants: bool | None = False  # whether the release has Tenants; None: they were not read yet
+    missing_fallbacks: tuple[str, ...] = ()  # names in spec.traffic of which there is no ModelDeployment
     no_groups: str = ""  # condition reason why LeaderWorkerSets cannot be used, if needed; empty: they can
 
     def ready(self, revision: str | None) -> int:

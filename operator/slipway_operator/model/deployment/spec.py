@@ -8,15 +8,26 @@ from functools import lru_cache
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
+from slipway_contracts.resilience import (
+    LONGEST_EJECTION_S,
+    CircuitBreaker,
+    Degradation,
+    ExternalTarget,
+    RetryBudget,
+    external_target,
+)
 from slipway_contracts.route_table import LONGEST_TTL_S, InferenceLogSample, ResponseCache
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1 import strategy as strategies
 from slipway_operator.api.v1alpha1.hooks import Webhook
 from slipway_operator.api.v1alpha1.model_deployment import (
+    CircuitBreakerSpec,
+    DegradationSpec,
     Drain,
     InferenceLogSpec,
     ModelDeploymentSpec,
     ResponseCacheSpec,
+    RetryBudgetSpec,
     RolloutIntents,
     RunHistoryLimits,
     TrafficSpec,
@@ -74,8 +85,19 @@ class Spec:
     fallback: tuple[str, ...] = ()  # names of ModelDeployments of the namespace that answer in place of this one
     first_byte_s: int | None = None  # after so long without a first byte too
     cache: ResponseCache | None = None  # responses that gateways keep; None: none
+    external: tuple[ExternalTarget, ...] = ()  # those of `fallback` that are APIs of other providers
+    circuit_breaker: CircuitBreaker | None = None
+    retry_budget: RetryBudget | None = None
+    degradation: Degradation | None = None
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
+
+    @property
+    def fallback_deployments(self) -> tuple[str, ...]:
+        """Names of the ModelDeployments of the namespace that answer in place of this one, each once."""
+        external = {one.name for one in self.external}
+        smaller = (self.degradation.name,) if self.degradation and self.degradation.name else ()
+        return tuple(dict.fromkeys((*smaller, *(name for name in self.fallback if name not in external))))
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -117,6 +139,10 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         fallback=tuple(target.name for target in spec.traffic.fallback) if spec.traffic else (),
         first_byte_s=spec.traffic.first_byte_timeout_seconds if spec.traffic else None,
         cache=_response_cache(spec.traffic.cache) if spec.traffic else None,
+        external=_external(spec.traffic) if spec.traffic else (),
+        circuit_breaker=_circuit_breaker(spec.traffic.circuit_breaker) if spec.traffic else None,
+        retry_budget=_retry_budget(spec.traffic.retry_budget) if spec.traffic else None,
+        degradation=_degradation(spec.traffic.degradation) if spec.traffic else None,
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )
@@ -125,6 +151,27 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
 def _has_prefix_affinity(traffic: TrafficSpec | None) -> bool:
     balancing = traffic.load_balancing if traffic else None
     return balancing is not None and balancing.policy == "PrefixAffinity"
+
+
+def _external(traffic: TrafficSpec) -> tuple[ExternalTarget, ...]:
+    return tuple(external_target(one.name, one.external) for one in traffic.fallback if one.external)
+
+
+def _circuit_breaker(written: CircuitBreakerSpec | None) -> CircuitBreaker | None:
+    if written is None:
+        return None
+    seconds = int(parse_duration_s(written.base_ejection_time))
+    if not 1 <= seconds <= LONGEST_EJECTION_S:
+        raise ValueError("spec.traffic.circuitBreaker.baseEjectionTime is from 1s to 1h")
+    return CircuitBreaker(written.consecutive_5xx_errors, seconds)
+
+
+def _retry_budget(written: RetryBudgetSpec | None) -> RetryBudget | None:
+    return RetryBudget(written.budget_percent, written.min_retry_concurrency) if written else None
+
+
+def _degradation(written: DegradationSpec | None) -> Degradation | None:
+    return Degradation(written.name, written.max_tokens, written.single_choice or None) if written else None
 
 
 def _response_cache(written: ResponseCacheSpec | None) -> ResponseCache | None:

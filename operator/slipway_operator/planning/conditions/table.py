@@ -11,6 +11,7 @@ from slipway_operator.planning.conditions import (
     deployment,
     engine_metrics,
     error_budget,
+    fallbacks,
     lanes,
     ownership,
     references,
@@ -30,6 +31,7 @@ TABLE: tuple[ConditionType, ...] = (
     *lanes.TYPES,
     *error_budget.TYPES,
     *accuracy.TYPES,
+    *fallbacks.TYPES,
     *unknown_fields.TYPES,
     *ownership.TYPES,
 )

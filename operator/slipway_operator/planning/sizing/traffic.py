@@ -37,7 +37,10 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     table = replace(table, forward_headers=at.spec.forward_headers, twin_shadow=shadow, inference_log=logged)
     table = replace(table, slo=at.spec.slo.levels if at.spec.slo else None, accuracy=accuracy.counting(course, at))
     table = replace(table, prefix_affinity=at.spec.prefix_affinity or None, fallback=at.spec.fallback)
-    table = replace(table, first_byte_seconds=at.spec.first_byte_s if at.spec.fallback else None, cache=at.spec.cache)
+    first_byte_s = at.spec.first_byte_s if at.spec.fallback or at.spec.circuit_breaker else None
+    table = replace(table, first_byte_seconds=first_byte_s, cache=at.spec.cache, external=at.spec.external)
+    table = replace(table, circuit_breaker=at.spec.circuit_breaker, retry_budget=at.spec.retry_budget)
+    table = replace(table, degradation=at.spec.degradation)
     templates = _templates(course, at)
     feedback = any(spec.compares_feedback for spec in templates) or None
     predictions = any(spec.compares_predictions for spec in templates) or None
