@@ -16,7 +16,7 @@ from devcluster.ports import reserve_port
 from slipway_contracts.route_table import Backend
 from slipway_gateway.assembly.forwarding import caches_of, forwarding_of
 from slipway_gateway.assembly.plane import join_lane
-from slipway_gateway.assembly.stores import access_log_of, admission_of, jobs_of, shared_stores
+from slipway_gateway.assembly.stores import access_log_of, admission_of, experiments_of, jobs_of, shared_stores
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
 from slipway_gateway.authentication.known_tenants import KnownTenants
@@ -224,9 +224,10 @@ async def gateway(
         aiohttp.ClientSession() as client,
         service_accounts(settings, metrics) as accounts,
     ):
-        forwarding = forwarding_of(settings, balancer, metrics, session, InferenceLog())
         ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
         shared = shared_stores(settings, metrics, ledger)
+        experiments = experiments_of(settings, balancer, metrics, shared.exposures)
+        forwarding = forwarding_of(settings, balancer, metrics, session, InferenceLog(), experiments)
         admission = admission_of(metrics, ledger, balancer, gateways or ReadyGateways(), shared)
         known = KnownTenants(lambda: pepper, admission.tenants_changed)
         if tenants is not None:
@@ -237,7 +238,7 @@ async def gateway(
         authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, reviews, verifies_clients=verifies)
         running = [
             asyncio.create_task(one.run())
-            for one in (*shared.tasks.values(), forwarding.twins if settings.twin_max_inflight else None)
+            for one in (*shared.tasks.values(), forwarding.twins if settings.twin_max_inflight else None, experiments)
             if one
         ]
         lines = Lines()
@@ -262,9 +263,8 @@ async def gateway(
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), tls, plane=plane)
         if plane:
             running.append(asyncio.create_task(plane.run()))
-        admin_host = settings.admin_host or "127.0.0.1"
+        admin_host, scheme = settings.admin_host or "127.0.0.1", "https" if settings.tls_cert_file else "http"
         admin_runner = await listen(admin.app(), admin_host, 0, settings)
-        scheme = "https" if settings.tls_cert_file else "http"
         url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
         admin_url = f"http://{admin_host}:{admin_runner.addresses[0][1]}"
         try:
@@ -294,6 +294,7 @@ async def gateway(
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await ledger.close_down()
+            await experiments.close()
             for store in shared.stores:
                 await store.close()
             await edge.access_log.close()

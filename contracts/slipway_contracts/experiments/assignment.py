@@ -3,10 +3,10 @@
 Every choice is a function of names, weights and the unit alone: any gateway makes the same one, after any restart. Each
 question has a hash of its own, so that an answer to one says nothing about the others.
 
-The arm is the winner of a race. Each arm has a random time by the unit, with a mean in inverse proportion to its weight,
-and the earliest wins; its chance is exactly its weight (the exponential race, as in weighted rendezvous hashing). With
-other weights a unit moves only to an arm whose weight grew by a larger factor than that of its former arm did. So if one
-arm grows and the others keep their proportions, the units that it gains move, and no others do.
+The arm is the winner of a race. Each arm has a random time by the unit, whose mean is in inverse proportion to its
+weight, and the earliest wins; its chance is exactly its weight (the exponential race, as in weighted rendezvous
+hashing). With other weights a unit moves only to an arm whose weight grew by a larger factor than that of its former arm
+did. So if one arm grows and the others keep their proportions, the units that it gains move, and no others do.
 """
 
 import math
@@ -74,7 +74,9 @@ class Assignment:
     """Arms."""
     control: str = ""
     """Arm with which the others are compared."""
-    outcomes: Annotated[tuple[Annotated[str, Field(description="Name of an outcome.")], ...], AtMost(MOST_OUTCOMES)] = ()
+    outcomes: Annotated[
+        tuple[Annotated[str, Field(description="Name of an outcome.")], ...], AtMost(MOST_OUTCOMES)
+    ] = ()
     """Outcomes that are counted."""
     start_time: Time | None = None
     """Time from which units get arms."""

@@ -67,8 +67,8 @@ class ExperimentArm(ApiType):
     weight: Annotated[Int32, Field(ge=0, le=100)]
     """Percent of the units of the experiment."""
     deployment_ref: DeploymentRef | None = None
-    """ModelDeployment that serves the arm. Default is the one that has the name of the experiment. A rollout in it keeps
-    the arm."""
+    """ModelDeployment that serves the arm. Default is the one that has the name of the experiment. A rollout in it
+    keeps the arm."""
     revision: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Hash or version of a revision of the ModelDeployment that serves the arm while it has endpoints. Default is the
     split of its rollout."""
@@ -88,7 +88,10 @@ class Allocation(ApiType):
     "!has(self.control) || self.arms.exists(arm, arm.name == self.control)",
     "control is none of the arms: write the name of one",
 )
-@rule("!has(self.startTime) || !has(self.endTime) || self.startTime < self.endTime", "startTime must be before endTime")
+@rule(
+    "!has(self.startTime) || !has(self.endTime) || self.startTime < self.endTime",
+    "startTime must be before endTime",
+)
 class ExperimentSpec(ApiType):
     """A standing A/B test."""
 
@@ -117,8 +120,8 @@ class ExperimentSpec(ApiType):
     Default is a layer of its own."""
     allocation: Allocation = Allocation()
     holdout_percentage: Annotated[Int32, Field(ge=0, le=MOST_HOLDOUT)] = 0
-    """Percent of the layer's units that are in none of its experiments. They take the ordinary way and are counted beside
-    the arms. Experiments of a layer with the same percentage hold out the same units."""
+    """Percent of the layer's units that are in none of its experiments. They take the ordinary way and are counted
+    beside the arms. Experiments of a layer with the same percentage hold out the same units."""
     outcomes: Annotated[
         tuple[Annotated[Label, Field(description="Name of an outcome.")], ...],
         Field(max_length=MOST_OUTCOMES),
@@ -135,7 +138,7 @@ class ExperimentSpec(ApiType):
 
 
 def layer_of(name: str, spec: ExperimentSpec) -> str:
-    """`namespace/layer` of an Experiment, which is `namespace/name`. A layer of its own has a name that no other has."""
+    """`namespace/layer` of an Experiment, which is `namespace/name`. One of its own has a name that no other has."""
     namespace, _, own = name.partition("/")
     return f"{namespace}/{spec.layer}" if spec.layer else f"{namespace}/{own}/"
 
@@ -147,6 +150,10 @@ def control_of(spec: ExperimentSpec) -> str:
 
 def refusal(spec: ExperimentSpec) -> str:
     """What is wrong with a spec that no API server has checked, with its field; empty: nothing."""
+    return _arms_refusal(spec) or _unit_refusal(spec.unit) or _range_refusal(spec)
+
+
+def _arms_refusal(spec: ExperimentSpec) -> str:
     names = [arm.name for arm in spec.arms]
     if (total := sum(arm.weight for arm in spec.arms)) != 100:
         return f"arms: the weights are {total} together: write weights that are 100 together"
@@ -157,12 +164,18 @@ def refusal(spec: ExperimentSpec) -> str:
     for number, arm in enumerate(spec.arms):
         if arm.deployment_ref is None and arm.revision is None:
             return f"arms[{number}]: an arm is a ModelDeployment or a revision: write deploymentRef, revision or both"
-    if control_of(spec) not in names:
-        return "control: it is none of the arms: write the name of one"
-    if (spec.unit.header is not None) != (spec.unit.type == HEADER):
+    return "" if control_of(spec) in names else "control: it is none of the arms: write the name of one"
+
+
+def _unit_refusal(unit: ExperimentUnit) -> str:
+    if (unit.header is not None) != (unit.type == HEADER):
         return "unit.header: it is the name of a request header, for the type Header alone: write both or neither"
-    if spec.unit.header is not None and spec.unit.header.lower() in CREDENTIALS:
+    if unit.header is not None and unit.header.lower() in CREDENTIALS:
         return "unit.header: a credential is no unit: write the type APIKey or Tenant"
+    return ""
+
+
+def _range_refusal(spec: ExperimentSpec) -> str:
     if spec.allocation.start >= spec.allocation.end:
         return "allocation: it is a range of percent: write a start below the end"
     if spec.start_time and spec.end_time and spec.start_time >= spec.end_time:

@@ -13,6 +13,7 @@ from ..balancing.outlier import OutlierDetection
 from ..balancing.prefix_index import BLOCK_BYTES, MAX_BLOCKS
 from ..caching.caches import ResponseCaches
 from ..caching.store import EntryStore, MemoryStore
+from ..experiments.exposures import Experiments
 from ..feedback.tokens import FeedbackTokens
 from ..forwarding.crashes import CrashTracker
 from ..forwarding.event_relays import EventRelays
@@ -49,8 +50,10 @@ def forwarding_of(
     metrics: GatewayMetrics,
     session: aiohttp.ClientSession,
     inference_log: InferenceLog,
+    experiments: Experiments | None = None,
 ) -> Forwarding:
-    """Must run in the event loop that serves. `session`: for requests to pods."""
+    """Must run in the event loop that serves. `session`: for requests to pods. `experiments` None: no log has them."""
+    experiments = experiments or Experiments(metrics, lambda: balancer.published.current)
     clock = time.monotonic  # the event loop's
     budget = _budget(settings, metrics, clock)
     signer = TenantSigner(settings.tenant_keys_file)
@@ -100,8 +103,11 @@ def forwarding_of(
         twins=twins,
         feedback=feedback,
         inference_log=inference_log,
+        experiments=experiments,
     )
-    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events)
+    return Forwarding(
+        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, experiments
+    )
 
 
 def caches_of(

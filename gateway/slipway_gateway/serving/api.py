@@ -26,15 +26,17 @@ from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..caching.caches import ResponseCaches
 from ..feedback.endpoint import PATH as FEEDBACK
-from ..feedback.endpoint import FeedbackApi, SharedClaims
+from ..feedback.endpoint import FeedbackApi
 from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
 from ..forwarding.proxy import Forwarding
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
+from ..routing.experiments import ChosenArm
 from ..routing.router import match_header_route
 from ..routing.table import Route
 from ..settings import GatewaySettings
+from ..sharing.counters import SharedClaims
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..telemetry.tracing import Traces
@@ -47,6 +49,7 @@ from ..wire.responses import is_text_path
 from . import expect, requester
 from .admission import Admission
 from .cors import Cors
+from .experiments import ArmOfRequest, Destination
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
 from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, may_request, requestable
@@ -100,8 +103,15 @@ class PublicApi:
         self.access_log = access_log or AccessLog()  # which writes nothing
         self.jobs = jobs
         self.feedback = FeedbackApi(
-            settings, balancer, metrics, forwarding.feedback, forwarding.inference_log, shared=claims
+            settings,
+            balancer,
+            metrics,
+            forwarding.feedback,
+            forwarding.inference_log,
+            shared=claims,
+            outcomes=forwarding.experiments,
         )
+        self.experiments = forwarding.experiments
         self.running = 0
         # A request has a place once its body is here; before that it has one of the others, which nothing waits for.
         places = Places(settings.max_inflight, settings.max_client_percentage)
@@ -451,9 +461,21 @@ class PublicApi:
             # Before the limits: a kept response takes no tokens from them.
             kept = await caches.find(call, outgoing)
             forward = partial(caches.serve, call, kept, request, outgoing, record)
+        if outgoing.chosen is not None:
+            forward = partial(self._expose, outgoing.chosen, record, forward)
         if outgoing.meter is None or record.identity is None:
             return await forward()
         return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
+
+    async def _expose(
+        self, chosen: ChosenArm, record: RequestRecord, forward: Callable[[], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Forwards a request that an experiment has chosen the arm of. One that limits refuse does not come here."""
+        try:
+            return await forward()
+        finally:
+            route = self._balancer.published.find(record.model)
+            self.experiments.ended(chosen, record, route.name if route else "")
 
     def _call(
         self,
@@ -474,7 +496,8 @@ class PublicApi:
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
         facts = RequestFacts(request, fields, body, identity.name if identity else "")
-        route, way = self._destination(model, record, facts, key)
+        destination = self._with_arm(model, self._destination(model, record, facts, key), request, fields, record, path)
+        route, way, chosen = destination
         body, fields = _with_sampling(request.path, body, fields, path, way)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
@@ -484,7 +507,9 @@ class PublicApi:
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit, weight=weight
         )
-        preferred = match_header_route(route, request.headers) if route.header_routes else ""
+        preferred = destination.revision
+        if not preferred and route.header_routes:
+            preferred = match_header_route(route, request.headers)
         pinned = self._pinned(route, path, fields) if path else ""
         path_qs, body = _with_own_name(request.rel_url.raw_path_qs, body, fields, path, route)
         record.model = self._balancer.published.current.id_of(route)
@@ -509,11 +534,34 @@ class PublicApi:
             batch=batch,
             responds_as=way.responds_as,
             prompt=requester.prompt_of(request, fields, route, tenant),
+            chosen=chosen,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
             outgoing = self._taken_up(outgoing, last)
         return self.admission.prepare(outgoing, fields, record)
+
+    def _with_arm(
+        self,
+        model: str,
+        found: tuple[Route, Way],
+        request: web.Request,
+        fields: RequestFields,
+        record: RequestRecord,
+        path: ModelPath | None,
+    ) -> Destination:
+        """The destination of a request by its experiments. Lines of batches, what the fast lane sent, and requests that
+        no model computes take the ordinary way."""
+        route, way = found
+        table = self._balancer.published.current
+        if table is None or not table.subjects or record.begun is not None or request.method != "POST":
+            return Destination(route, way)
+        if self.jobs is not None and self.jobs.is_call(request):
+            return Destination(route, way)
+        arm = ArmOfRequest(self.experiments, table, request, fields, record.identity)
+        if place := resume.place(request.headers.get(resume.LAST_EVENT_ID, "")):
+            return Destination(arm.holder(model, route, place.revision), way)
+        return arm.choose(model, route, way, is_pinned=bool(path and (path.version or fields.version)))
 
     def _pinned(self, route: Route, path: ModelPath, fields: RequestFields) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""

@@ -15,6 +15,7 @@ from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
 from ..quotas.meter import Meter
 from ..quotas.usage import Usage
+from ..routing.experiments import ChosenArm
 from ..routing.router import RouteEndpoint
 from ..wire.isolation import Isolation
 from ..wire.responses import WITHOUT_MODEL, is_text_path
@@ -77,6 +78,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     scorable: bool = True
     responds_as: str = ""
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
+    chosen: ChosenArm | None = None  # by an experiment
     fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
     capture: Capture | None = None  # where the response may be kept
     # Derived from the other fields, because each request needs them often.

@@ -1,10 +1,10 @@
 """Always-valid statistics of the arms of an Experiment: means and their differences, and whether units are split right.
 
-Each may be read after each unit, at any time: the interval of a mean is one that the true mean ever leaves with a bounded
-probability, and a mismatch of the split is reported with a bounded probability where there is none.
+Each may be read after each unit, at any time: the probability that the true mean is ever outside of its interval is
+bounded, and so is that of a mismatch which is reported where there is none.
 
-The interval of a mean inverts an e-process, the likelihood of the values under a Beta(1/2, 1/2) mixture of rates divided
-by that under the mean (Robbins, "Statistical methods related to the law of the iterated logarithm", 1970). It is exact
+The interval of a mean inverts an e-process, the likelihood of the values under a Beta(1/2, 1/2) mixture of rates
+divided by that under the mean (Robbins, "Statistical methods related to the law of the iterated logarithm", 1970). It is exact
 for values that are 0 or 1. For others from 0 to 1 it holds too: with a rate q in place of the mean m, the factor of a
 value x is convex in x, so it is at most x*q/m + (1-x)*(1-q)/(1-m), whose expected value is 1.
 
@@ -59,7 +59,7 @@ UNKNOWN = Interval(0.0, 1.0)
 
 
 def part_of(rank: int, error_rate: float) -> float:
-    """The part of an error rate that the counts of one gateway have. `rank`: from 1, in the order in which they came."""
+    """The part of an error rate that the counts of one gateway have. `rank`: from 1, in the order of arrival."""
     return error_rate / (rank * (rank + 1))
 
 
