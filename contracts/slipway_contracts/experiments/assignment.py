@@ -5,8 +5,8 @@ question has a hash of its own, so that an answer to one says nothing about the 
 
 The arm is the winner of a race. Each arm has a random time by the unit, whose mean is in inverse proportion to its
 weight, and the earliest wins; its chance is exactly its weight (the exponential race, as in weighted rendezvous
-hashing). With other weights a unit moves only to an arm whose weight grew by a larger factor than that of its former arm
-did. So if one arm grows and the others keep their proportions, the units that it gains move, and no others do.
+hashing). With other weights a unit moves only to an arm whose weight grew by a larger factor than that of its former
+arm did. So if one arm grows and the others keep their proportions, the units that it gains move, and no others do.
 """
 
 import math

@@ -96,8 +96,8 @@ class ExperimentSpec(ApiType):
     """A standing A/B test."""
 
     model: PublicName
-    """Name that clients send as "model": of a ModelRoute or a ModelDeployment of this namespace. Requests with any other
-    of its names take part, too. Rules of a ModelRoute are followed first; the arm then replaces their target."""
+    """Name that clients send as "model": of a ModelRoute or a ModelDeployment of this namespace. Requests with any of
+    its other names take part, too. Rules of a ModelRoute are followed first; the arm then replaces their target."""
     rules: Annotated[
         tuple[Annotated[Label, Field(description="Name of a rule.")], ...], Field(max_length=16), ListSet()
     ] = ()

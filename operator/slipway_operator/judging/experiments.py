@@ -4,9 +4,9 @@ Each may be read after each unit, at any time: the probability that the true mea
 bounded, and so is that of a mismatch which is reported where there is none.
 
 The interval of a mean inverts an e-process, the likelihood of the values under a Beta(1/2, 1/2) mixture of rates
-divided by that under the mean (Robbins, "Statistical methods related to the law of the iterated logarithm", 1970). It is exact
-for values that are 0 or 1. For others from 0 to 1 it holds too: with a rate q in place of the mean m, the factor of a
-value x is convex in x, so it is at most x*q/m + (1-x)*(1-q)/(1-m), whose expected value is 1.
+divided by that under the mean (Robbins, "Statistical methods related to the law of the iterated logarithm", 1970). It
+is exact for values that are 0 or 1. For others from 0 to 1 it holds too: with a rate q in place of the mean m, the
+factor of a value x is convex in x, so it is at most x*q/m + (1-x)*(1-q)/(1-m), whose expected value is 1.
 
 Gateways that do not count units together may each count the same unit. Then each of them has a test of its own, with a
 part 1/(k*(k+1)) of the error rate for the k-th one, and what any of them proves is proved.
