@@ -13,7 +13,7 @@ part 1/(k*(k+1)) of the error rate for the k-th one, and what any of them proves
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -83,14 +83,6 @@ def mean_interval(values: Values, error_rate: float) -> Interval:
     return Interval(lower, upper)
 
 
-def pooled_interval(groups: Sequence[Values], error_rate: float) -> Interval:
-    """What the counts of all gateways prove of a mean, each at its part of the error rate."""
-    found = UNKNOWN
-    for rank, values in enumerate(groups, 1):
-        found = found.and_(mean_interval(values, part_of(rank, error_rate)))
-    return found
-
-
 def log_split_evidence(units: Mapping[str, int], weights: Mapping[str, int]) -> float:
     """ln of the evidence that units are not split by the weights, which are percent: the mean over arms of the evidence
     about the arm and all others together."""
@@ -103,12 +95,16 @@ def log_split_evidence(units: Mapping[str, int], weights: Mapping[str, int]) -> 
     return float(log_mean_exp(logs)) if logs else 0.0
 
 
-def is_mismatch(groups: Sequence[Mapping[str, int]], weights: Mapping[str, int]) -> bool:
-    """Whether the units of any gateway contradict the weights; wrong with a probability of a thousandth at most."""
-    stray = any(units.get(arm, 0) for units in groups for arm, weight in weights.items() if weight == 0)
+def is_mismatch(groups: Mapping[int, Mapping[str, int]], weights: Mapping[str, int]) -> bool:
+    """Whether the units of any gateway contradict the weights; wrong with a probability of a thousandth at most.
+
+    `groups`: units by arm, by the rank of their gateways.
+    """
+    listed = groups.values()
+    stray = any(units.get(arm, 0) for units in listed for arm, weight in weights.items() if weight == 0)
     return stray or any(
-        log_split_evidence(units, weights) >= LOG_MISMATCH + math.log(rank * (rank + 1))
-        for rank, units in enumerate(groups, 1)
+        log_split_evidence(units, weights) >= LOG_MISMATCH - math.log(part_of(rank, 1.0))
+        for rank, units in groups.items()
     )
 
 
