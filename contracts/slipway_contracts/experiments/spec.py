@@ -74,7 +74,10 @@ class ExperimentArm(ApiType):
     split of its rollout."""
 
 
-@rule("self.start < self.end", "allocation is a range of percent: write a start below the end")
+@rule(
+    "(has(self.start) ? self.start : 0) < (has(self.end) ? self.end : 100)",
+    "allocation is a range of percent: write a start below the end",
+)
 class Allocation(ApiType):
     """Range of the layer's units, in percent. Ranges of one layer do not overlap."""
 
