@@ -18,7 +18,7 @@ from slipway_contracts.api.reading import UnreadableObject
 from slipway_contracts.experiments.assignment import AssignedArm, Assignment, place, unit_key
 from slipway_contracts.experiments.spec import HOLDOUT
 from slipway_contracts.route_table import HeaderMatch, HeaderRoute
-from slipway_gateway.experiments.exposures import Experiments, ExposureTerms
+from slipway_gateway.experiments.exposures import MAX_WAITING, Experiments, ExposureTerms
 from slipway_gateway.experiments.sinks.http import HttpSink
 from slipway_gateway.experiments.sinks.kafka import KafkaSink
 from slipway_gateway.fast_lane.table import compile_table
@@ -375,6 +375,19 @@ def test_a_tenant_with_many_units_makes_no_other_one_forget() -> None:
         end(found, f"mine-{n}", owner="tenant:a")
     assert units(found) == 510
     assert found.report("i").experiments["prod/size"].forgotten == 410
+
+
+async def test_units_of_one_tenant_that_wait_for_redis_leave_room_for_others() -> None:
+    lines, claims = Lines(), Claims()
+    found = process(lines, claims)
+    end(found, "mine", owner="tenant:a")
+    for n in range(MAX_WAITING + 100):
+        end(found, f"flood-{n}", owner="tenant:b")
+    await found.close()
+    assert found.report("i").lost == 101 and len(lines.lines) == MAX_WAITING
+    assert found.unit_digest(ChosenArm(experiment(), "small", "mine", SMALL)).hex() in {
+        line["unit"] for line in lines.lines
+    }
 
 
 # --- outcomes

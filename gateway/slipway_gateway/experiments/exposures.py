@@ -6,7 +6,6 @@ with the same id.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import time
@@ -99,7 +98,8 @@ class Experiments:
         self._counts = ExperimentCounts()
         self._units: FairMemory[str, int, str] = FairMemory(max_units)
         self._rated: FairMemory[str, int, str] = FairMemory(max_units)
-        self._waiting: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_WAITING)
+        self._waiting: FairMemory[str, int, _Waiting] = FairMemory(MAX_WAITING)
+        self._wanted = asyncio.Event()
         self._encode = msgspec.json.Encoder().encode
         self._lost = 0
 
@@ -131,11 +131,9 @@ class Experiments:
         if self._claims is None:
             self._expose(found, counts=True)
             return
-        try:
-            self._waiting.put_nowait(found)
-        except asyncio.QueueFull:
-            self._units.pop(record.owner, key)  # its next request tries again
-            self.lose(QUEUE_FULL, 1)
+        if dropped := self._waiting.put(record.owner, key, found):
+            self.lose(QUEUE_FULL, len(dropped))
+        self._wanted.set()
 
     def unit_digest(self, chosen: ChosenArm) -> bytes:
         """A digest of the unit with the gateways' salt, which tells nothing about it to who does not have that."""
@@ -189,21 +187,21 @@ class Experiments:
     async def run(self) -> None:
         """Passes on exposures that wait for Redis, until cancelled."""
         while True:
-            batch = [await self._waiting.get()]
-            while len(batch) < _BATCH and not self._waiting.empty():
-                batch.append(self._waiting.get_nowait())
-            await self._claim(batch)
+            await self._wanted.wait()
+            self._wanted.clear()
+            while batch := self._batch():
+                await self._claim(batch)
 
     async def close(self) -> None:
         """Logs what waits, and closes the logs."""
-        batch = []
-        while not self._waiting.empty():
-            batch.append(self._waiting.get_nowait())
-        for start in range(0, len(batch), _BATCH):
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._claim(batch[start : start + _BATCH])
+        while batch := self._batch():
+            await self._claim(batch)
         for sink in self._sinks:
             await sink.close()
+
+    def _batch(self) -> list[_Waiting]:
+        """The next ones that wait, of who has most first."""
+        return [self._waiting.drop()[1] for _ in range(min(_BATCH, self._waiting.size))]
 
     async def _claim(self, batch: Sequence[_Waiting]) -> None:
         assert self._claims is not None
