@@ -35,7 +35,7 @@ ASSIGNMENT = {
     ],
 }
 HELPFUL = {"name": "helpful", "units": 800, "mean": 0.5, "lower": 0.43, "upper": 0.57}
-STATUS = {
+STATUS: dict[str, Any] = {
     "phase": "Running",
     "verdict": "helpful of small minus that of control is +0.01 to +0.29: it is higher",
     "assignment": ASSIGNMENT,
@@ -138,7 +138,7 @@ def test_experiments_of_a_cluster_are_listed(api_server: Path, api: Api, namespa
     assert "No resources found" in slipway("experiments").stderr
     body = EXAMPLE | {"metadata": {"name": "sizes", "namespace": namespace}}
     assert api.post(path(namespace, plural="experiments"), body).ok
-    conditions = [one | {"lastTransitionTime": "2026-01-01T12:00:00Z"} for one in STATUS["conditions"]]  # type: ignore[attr-defined]
+    conditions = [one | {"lastTransitionTime": "2026-01-01T12:00:00Z"} for one in STATUS["conditions"]]
     done = api.merge(
         path(namespace, "sizes", "status", plural="experiments"), {"status": STATUS | {"conditions": conditions}}
     )

@@ -27,9 +27,11 @@ from slipway_gateway.routing.experiments import ChosenArm, PublishedExperiment, 
 from slipway_gateway.routing.last_table import decode, encode, published_experiments
 from slipway_gateway.routing.public_names import PublicRoute, owner_of
 from slipway_gateway.routing.table import RouteTable, build
+from slipway_gateway.serving.experiments import ArmOfRequest
 from slipway_gateway.sharing.counters import CountersAway
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
 from slipway_gateway.telemetry.rotated_file import UnwrittenLines
+from slipway_gateway.wire.request_fields import RequestFields
 from slipway_process.network.listed_hosts import ListedHosts
 from testkit.until import until_async
 
@@ -171,6 +173,15 @@ async def test_the_oldest_experiment_with_an_arm_decides_and_the_others_do_not_c
         ]
     assert counted[1] == sum(bool(arm_of(old, user)) for user in users)
     assert sum(counted) == len(users)
+
+
+async def test_a_stream_that_is_taken_up_continues_at_the_deployment_where_it_began() -> None:
+    made = experiment()
+    found = table(made)
+    chat, small = found.routes[CONTROL], found.routes[SMALL]
+    arm = ArmOfRequest(process(Lines()), found, None, RequestFields(), None)  # type: ignore[arg-type]
+    assert arm.holder("chat", chat, "r-prod-small") is small
+    assert arm.holder("chat", chat, "r-prod-chat") is chat is arm.holder("chat", chat, "r-gone")
 
 
 async def test_an_arm_of_a_revision_and_requests_that_are_pinned() -> None:
@@ -473,16 +484,16 @@ async def test_a_database_keeps_each_exposure_once(tmp_path: Path) -> None:
 
 async def test_a_log_that_takes_nothing_is_counted(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/no-such-folder/exposures.db"
+
+    async def lost(gate: Gateway) -> int:
+        async with gate.client.get(f"{gate.admin_url}/internal/experiments") as answer:
+            return int((await answer.json())["lost"])
+
     async with running(experiment(), exposure_database_url=url) as gate:
         await reached(gate, "user-1")
-        await until_async(
-            lambda: (
-                gate.metrics.registry.get_sample_value(
-                    "slipway_gateway_exposures_lost_total", {"sink": "database", "reason": "write_failed"}
-                )
-                == 1
-            )
-        )
+        await until_async(lambda: lost(gate), "the exposure is lost", holds=lambda count: count == 1)
+        labels = {"sink": "database", "reason": "write_failed"}
+        assert gate.metrics.registry.get_sample_value("slipway_gateway_exposures_lost_total", labels) == 1
 
 
 def test_kafka_without_its_library_is_refused_by_name() -> None:

@@ -23,13 +23,14 @@ from ..routing.experiments import ChosenArm, PublishedExperiment
 from ..routing.table import RouteTable, base_revision
 from ..sharing.counters import CountersAway, SharedClaims
 from ..telemetry.access_log import MAX_ID, LineQueue, clean
+from ..telemetry.line_writer import QUEUE_FULL
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from .counts import ExperimentCounts
 
 # Some 150 bytes each: 20 MB when the memory is full. Values of outcomes have as many.
 MAX_UNITS = 131_072
 MAX_WAITING = 4096  # exposures that wait for Redis
-QUEUE_FULL = "queue_full"
+REDIS = "redis"  # in place of a sink, for those that waited for it
 _BATCH = 256
 _UNIT_BYTES, _ID_BYTES = 16, 16
 
@@ -101,7 +102,6 @@ class Experiments:
         self._waiting: FairMemory[str, int, _Waiting] = FairMemory(MAX_WAITING)
         self._wanted = asyncio.Event()
         self._encode = msgspec.json.Encoder().encode
-        self._lost = 0
 
     @property
     def is_shared(self) -> bool:
@@ -132,18 +132,13 @@ class Experiments:
             self._expose(found, counts=True)
             return
         if dropped := self._waiting.put(record.owner, key, found):
-            self.lose(QUEUE_FULL, len(dropped))
+            self._metrics.exposures_lost(REDIS, QUEUE_FULL, len(dropped))
         self._wanted.set()
 
     def unit_digest(self, chosen: ChosenArm) -> bytes:
         """A digest of the unit with the gateways' salt, which tells nothing about it to who does not have that."""
         text = f"{chosen.experiment.name}\0{chosen.unit}".encode("utf-8", "surrogatepass")
         return hmac.digest(self._terms.salt.encode(), b"slipway unit\0" + text, "sha256")[:_UNIT_BYTES]
-
-    def lose(self, reason: str, lines: int, sink: str = "redis") -> None:
-        """Exposures are in no log, or not in one of them."""
-        self._lost += lines
-        self._metrics.exposures_lost(sink, reason, lines)
 
     # -- outcomes
 
@@ -182,7 +177,7 @@ class Experiments:
         """The body of `/internal/experiments`."""
         table = self._table()
         reports = self._counts.report(table.experiments if table is not None else {})
-        return ExperimentsReport(incarnation, self.is_shared, self._lost, reports)
+        return ExperimentsReport(incarnation, self.is_shared, self._metrics.lost_exposures(), reports)
 
     async def run(self) -> None:
         """Passes on exposures that wait for Redis, until cancelled."""

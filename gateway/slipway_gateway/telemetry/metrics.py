@@ -381,6 +381,11 @@ class GatewayMetrics:
     def exposures_lost(self, sink: str, reason: str, lines: int) -> None:
         self._exposures_lost.labels(sink, reason).inc(lines)
 
+    def lost_exposures(self) -> int:
+        """All exposures that a sink has not."""
+        found = (sample for metric in self._exposures_lost.collect() for sample in metric.samples)
+        return int(sum(sample.value for sample in found if sample.name.endswith("_total")))
+
     def _touch_experiment(self, experiment: str) -> None:
         """Of more than _MAX_EXPERIMENTS experiments those are forgotten that were first."""
         if experiment in self._experiments:

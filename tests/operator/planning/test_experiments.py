@@ -13,10 +13,10 @@ from slipway_contracts.experiments.assignment import Assignment
 from slipway_contracts.experiments.report import ArmReport, ExperimentReport, ExperimentsReport, OutcomeReport
 from slipway_contracts.experiments.spec import MOST_EXPERIMENTS, ExperimentSpec, refusal
 from slipway_contracts.model_routes.spec import ModelRouteSpec
-from slipway_operator.api.v1alpha1.experiment import ExperimentStatus
+from slipway_operator.api.v1alpha1.experiment import MOST_GATEWAYS, ExperimentStatus
 from slipway_operator.judging.experiments import Values, is_mismatch, mean_interval, part_of
 from slipway_operator.planning import experiments
-from slipway_operator.planning.experiment_counts import MOST_GATEWAYS, Counted, count, merge
+from slipway_operator.planning.experiment_counts import Counted, count, merge
 from slipway_operator.planning.experiments import DeploymentFacts, ExperimentWorld, Problem, propose
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
