@@ -165,9 +165,8 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, 
 
 
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
-    metrics = GatewayMetrics(_version())
-    ledger = ledger_of(settings, store, metrics)
-    incarnation, clock = uuid.uuid4().hex, time.monotonic
+    metrics, clock = GatewayMetrics(_version()), time.monotonic
+    ledger, incarnation = ledger_of(settings, store, metrics), uuid.uuid4().hex
     balancer = balancer_of(settings, metrics, incarnation)
     opened = _opened(settings, metrics, ledger, balancer)
     tls, internal, access_log, inference_log, shared, experiments, plane, traces = opened
@@ -205,11 +204,10 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         _supervise(
             tasks,
             {
-                **tables.runs,
+                **(tables.runs | experiments.runs),
                 "ledger": (ledger.run, OnFailure.UNREADY),
                 "plane": (plane.run if plane else None, OnFailure.UNREADY),
                 **{name: (store_.run, OnFailure.UNREADY) for name, store_ in shared.tasks.items()},
-                "exposures": (experiments.run if experiments.is_shared else None, OnFailure.SHOW),
                 "collector": (collector.collect_when_grown, OnFailure.SHOW),  # without it and these a gateway serves
                 "gateways": (gateways_watch(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),

@@ -108,7 +108,14 @@ KEYS: tuple[tuple[bool, str, set[str]], ...] = (
     (False, "slipway-keys", set()),
     (False, "another", set()),
 )
-GATEWAY = {"modeldeployments": READ, "modelroutes": READ, "experiments": READ, "tenants": READ, "pods": READ, "endpointslices": READ}
+GATEWAY = {
+    "modeldeployments": READ,
+    "modelroutes": READ,
+    "experiments": READ,
+    "tenants": READ,
+    "pods": READ,
+    "endpointslices": READ,
+}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
     "apiservices",

@@ -115,3 +115,12 @@ def test_order_of_arms_moves_no_unit_and_an_arm_without_weight_gets_none() -> No
     turned = replace(made, arms=made.arms[::-1])
     assert arms(made, units=FEWER) == arms(turned, units=FEWER)
     assert "c" not in Counter(arms(made, units=FEWER))
+
+
+def test_no_release_moves_a_unit() -> None:
+    """What this release answers, each later one must: an upgrade in the middle of an experiment moves no unit."""
+    made = assignment(50, 30, 20, first=0, end=80, holdout=10)
+    units = ["user-1", "user-2", "user-3", "user-4", "user-5", "ü", "user-7", "user-8"]
+    found = [place("prod/one", made, unit_key("t", unit)) for unit in units]
+    assert [one.name for one in found] == ["a", "a", "c", "", "b", "", "", "b"]
+    assert found[0].position == pytest.approx(34.864218, abs=1e-6)

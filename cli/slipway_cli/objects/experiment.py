@@ -15,7 +15,7 @@ GOOD = {"Accepted": "True", "ResolvedRefs": "True", "SampleRatioMismatch": "Fals
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explanation:
     """Where a unit is. `arm`: empty where it has none. `reasons`: why, in the order in which gateways look.
 
     `deployment`, `revision`: what serves it; empty: the ordinary way.
@@ -60,23 +60,23 @@ def problems(obj: Json) -> list[str]:
     ]
 
 
-def explain(obj: Json, unit: str, tenant: str, now: datetime) -> Explained:
+def explain(obj: Json, unit: str, tenant: str, now: datetime) -> Explanation:
     """Which arm a unit gets now, by the code that gateways run. Raises CommandError."""
     name, assignment = name_of(obj), assignment_of(obj)
     placed = place(name, assignment, unit_key(tenant, unit))
     reasons = list(_reasons(assignment, placed.position))
     if not assignment.runs(now):
-        return Explained(name, unit, tenant, "", "", "", (*reasons, _why_stopped(assignment, now)))
+        return Explanation(name, unit, tenant, "", "", "", (*reasons, _why_stopped(assignment, now)))
     if placed.result == HELD_OUT:
         reasons.append(f"the layer holds out {assignment.holdout} % of its units, and this is one: the ordinary way")
-        return Explained(name, unit, tenant, HOLDOUT, "", "", tuple(reasons))
+        return Explanation(name, unit, tenant, HOLDOUT, "", "", tuple(reasons))
     if placed.result == OUTSIDE or placed.arm is None:
         reasons.append("that is outside of the experiment: the ordinary way")
-        return Explained(name, unit, tenant, "", "", "", tuple(reasons))
+        return Explanation(name, unit, tenant, "", "", "", tuple(reasons))
     arm = placed.arm
     weights = ", ".join(f"{one.name} {one.weight} %" for one in assignment.arms)
     reasons.append(f"of the arms ({weights}) it has {arm.name} while names and weights stay")
-    return Explained(name, unit, tenant, arm.name, arm.deployment, arm.revision or "", tuple(reasons))
+    return Explanation(name, unit, tenant, arm.name, arm.deployment, arm.revision or "", tuple(reasons))
 
 
 def _reasons(assignment: Assignment, position: float) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _why_stopped(assignment: Assignment, now: datetime) -> str:
     return f"the experiment ended at {assignment.end_time.isoformat() if assignment.end_time else ''}: the ordinary way"
 
 
-def explained_lines(explained: Explained) -> list[str]:
+def explained_lines(explained: Explanation) -> list[str]:
     """The explanation as text."""
     whose = f" of tenant {explained.tenant}" if explained.tenant else ""
     revision = f", revision {explained.revision}" if explained.revision else ""
@@ -108,7 +108,7 @@ def explained_lines(explained: Explained) -> list[str]:
     return [*shown, *(f"   {reason}" for reason in explained.reasons), f"-> {end}: {where}"]
 
 
-def explained_data(explained: Explained) -> dict[str, Any]:
+def explained_data(explained: Explanation) -> dict[str, Any]:
     """The explanation as JSON."""
     return {
         "experiment": explained.experiment,

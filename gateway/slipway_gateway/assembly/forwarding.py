@@ -50,10 +50,9 @@ def forwarding_of(
     metrics: GatewayMetrics,
     session: aiohttp.ClientSession,
     inference_log: InferenceLog,
-    experiments: Experiments | None = None,
+    experiments: Experiments,
 ) -> Forwarding:
-    """Must run in the event loop that serves. `session`: for requests to pods. `experiments` None: no log has them."""
-    experiments = experiments or Experiments(metrics, lambda: balancer.published.current)
+    """Must run in the event loop that serves. `session`: for requests to pods."""
     clock = time.monotonic  # the event loop's
     budget = _budget(settings, metrics, clock)
     signer = TenantSigner(settings.tenant_keys_file)
@@ -65,11 +64,10 @@ def forwarding_of(
     metrics.remembered.set_function(lambda: memory.size_bytes)
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
-    processor = ProcessorUse(clock, time.thread_time, processor_limit())
     demand = ClientDemand(
         lambda route: retries.is_awaited(namespace_of(route)),
         limits,
-        processor,
+        ProcessorUse(clock, time.thread_time, processor_limit()),
         most_running=settings.max_inflight // 2,
         most_percentage=settings.mirror_max_cpu_percentage,
     )
@@ -105,9 +103,7 @@ def forwarding_of(
         inference_log=inference_log,
         experiments=experiments,
     )
-    return Forwarding(
-        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, experiments
-    )
+    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events)
 
 
 def caches_of(

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import msgspec
 
 from slipway_contracts.experiments.report import ExperimentsReport
 from slipway_process.fair_memory import FairMemory
+from slipway_process.supervisor import OnFailure
 
 from ..feedback.tokens import Statement
 from ..routing.experiments import ChosenArm, PublishedExperiment
@@ -26,6 +27,8 @@ from ..telemetry.access_log import MAX_ID, LineQueue, clean
 from ..telemetry.line_writer import QUEUE_FULL
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from .counts import ExperimentCounts
+
+Run = Callable[[], Awaitable[None]]
 
 # Some 150 bytes each: 20 MB when the memory is full. Values of outcomes have as many.
 MAX_UNITS = 131_072
@@ -107,6 +110,11 @@ class Experiments:
     def is_shared(self) -> bool:
         """Whether gateways count units together."""
         return self._claims is not None
+
+    @property
+    def runs(self) -> dict[str, tuple[Run | None, OnFailure]]:
+        """Its task, where it has one."""
+        return {"exposures": (self.run if self.is_shared else None, OnFailure.SHOW)}
 
     # -- requests
 

@@ -46,7 +46,6 @@ class Forwarding:
     crashes: CrashTracker
     signer: TenantSigner
     events: EventRelays
-    experiments: Experiments
 
 
 class Proxy:
@@ -69,7 +68,7 @@ class Proxy:
         self._settings, self._balancer = settings, balancer
         self._fallbacks, self._crashes, self._relays = fallbacks, crashes, relays
         self._limits, self._twins = limits, twins
-        self._feedback, self._inference_log, self._experiments = feedback, inference_log, experiments
+        self._feedback, self._inference_log, self.experiments = feedback, inference_log, experiments
         self._clock = time.monotonic  # the event loop's
 
     async def forward(
@@ -139,7 +138,7 @@ class Proxy:
         chosen = outgoing.chosen
         if chosen is None or not chosen.experiment.assignment.outcomes:
             return IN_NONE
-        experiment, unit = chosen.experiment, self._experiments.unit_digest(chosen)
+        experiment, unit = chosen.experiment, self.experiments.unit_digest(chosen)
         return Exposed(experiment.name, experiment.assignment.version, chosen.arm, unit)
 
     def _origin(self, outgoing: UpstreamRequest) -> AnswerOrigin | None:

@@ -33,7 +33,6 @@ from ..forwarding.proxy import Forwarding
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
 from ..routing.experiments import ChosenArm
-from ..routing.router import match_header_route
 from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..sharing.counters import SharedClaims
@@ -109,9 +108,9 @@ class PublicApi:
             forwarding.feedback,
             forwarding.inference_log,
             shared=claims,
-            outcomes=forwarding.experiments,
+            outcomes=forwarding.proxy.experiments,
         )
-        self.experiments = forwarding.experiments
+        self.experiments = forwarding.proxy.experiments
         self.running = 0
         # A request has a place once its body is here; before that it has one of the others, which nothing waits for.
         places = Places(settings.max_inflight, settings.max_client_percentage)
@@ -496,8 +495,8 @@ class PublicApi:
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
         facts = RequestFacts(request, fields, body, identity.name if identity else "")
-        destination = self._with_arm(model, self._destination(model, record, facts, key), request, fields, record, path)
-        route, way, chosen = destination
+        ordinary = self._destination(model, record, facts, key)
+        route, way, chosen = destination = self._with_arm(model, ordinary, facts, record, path)
         body, fields = _with_sampling(request.path, body, fields, path, way)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
@@ -507,9 +506,6 @@ class PublicApi:
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit, weight=weight
         )
-        preferred = destination.revision
-        if not preferred and route.header_routes:
-            preferred = match_header_route(route, request.headers)
         pinned = self._pinned(route, path, fields) if path else ""
         path_qs, body = _with_own_name(request.rel_url.raw_path_qs, body, fields, path, route)
         record.model = self._balancer.published.current.id_of(route)
@@ -521,7 +517,7 @@ class PublicApi:
             body,
             revision=pinned,
             route=route.name,
-            preferred=preferred,
+            preferred=destination.preferred(request.headers),
             method=request.method,
             stream=record.stream,
             wants_json=fields.wants_json,
@@ -544,16 +540,15 @@ class PublicApi:
     def _with_arm(
         self,
         model: str,
-        found: tuple[Route, Way],
-        request: web.Request,
-        fields: RequestFields,
+        ordinary: tuple[Route, Way],
+        facts: RequestFacts,
         record: RequestRecord,
         path: ModelPath | None,
     ) -> Destination:
         """The destination of a request by its experiments. Lines of batches, what the fast lane sent, and requests that
         no model computes take the ordinary way."""
-        route, way = found
-        table = self._balancer.published.current
+        request, fields = facts.request, facts.fields
+        (route, way), table = ordinary, self._balancer.published.current
         if table is None or not table.subjects or record.begun is not None or request.method != "POST":
             return Destination(route, way)
         if self.jobs is not None and self.jobs.is_call(request):

@@ -1,6 +1,6 @@
 """The arm of a request: which experiment it takes part in, by its unit, and where it goes for that."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from aiohttp import web
@@ -30,10 +30,11 @@ class Destination(NamedTuple):
     way: Way
     chosen: ChosenArm | None = None
 
-    @property
-    def revision(self) -> str:
-        """The revision that its arm prefers; empty: any."""
-        return self.chosen.revision if self.chosen is not None else ""
+    def preferred(self, headers: Mapping[str, str]) -> str:
+        """The revision that its arm or else a header route prefers; empty: any. `headers`: case-insensitive."""
+        if self.chosen is not None and self.chosen.revision:
+            return self.chosen.revision
+        return match_header_route(self.route, headers) if self.route.header_routes else ""
 
 
 class ArmOfRequest:
