@@ -72,6 +72,14 @@ slipway route explain chat --at 2026-01-31T22:30:00+01:00 --file routes.yaml   #
 ```
 [Model routes](model-routes.md) explains them.
 
+## Experiments
+```
+slipway experiments                             # Experiments: their phase, arms and verdict
+slipway experiment status sizes                 # units and outcomes by arm, intervals of differences, the verdict
+slipway experiment explain sizes --unit user-7 --tenant team-a    # which arm a unit gets, and why
+```
+[Experiments](experiments.md) explains them.
+
 ## Tenants and their API keys
 ```
 slipway keys create team-a --expires-in 90d     # prints the key, once

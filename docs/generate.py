@@ -21,6 +21,7 @@ from slipway_operator.api import crd
 from slipway_operator.api.pools.model_pool import ModelPool
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
+from slipway_operator.api.v1alpha1.experiment import Experiment
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.model_route import ModelRoute
 from slipway_operator.api.v1alpha1.tenant import Tenant
@@ -33,6 +34,7 @@ RUN_CRD = CRD.with_name("analysisruns.yaml")
 TENANT_CRD = CRD.with_name("tenants.yaml")
 POOL_CRD = CRD.with_name("modelpools.yaml")
 ROUTE_CRD = CRD.with_name("modelroutes.yaml")
+EXPERIMENT_CRD = CRD.with_name("experiments.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
 BAD_WHEN_TRUE = ROOT / "cli" / "slipway_cli" / "objects" / "bad_when_true.py"
 DRAW = ROOT / "server" / "slipway_server" / "kernels" / "c" / "draw.h"
@@ -76,6 +78,12 @@ _ROUTE_HEADER = """
 Generated from the API types, as `crds/` is. [Model routes](model-routes.md) explains how they are used.
 """
 
+_EXPERIMENT_HEADER = """
+# Experiment reference
+
+Generated from the API types, as `crds/` is. [Experiments](experiments.md) explains how they are used.
+"""
+
 _POOL_HEADER = """
 # ModelPool reference
 
@@ -102,6 +110,7 @@ def outputs() -> dict[Path, str]:
     deployment, template = crd.manifest(ModelDeployment), crd.manifest(AnalysisTemplate)
     others = other_reference(template, _TEMPLATE_HEADER) + other_reference(crd.manifest(Tenant), _TENANT_HEADER)
     others += other_reference(crd.manifest(ModelRoute), _ROUTE_HEADER)
+    others += other_reference(crd.manifest(Experiment), _EXPERIMENT_HEADER, parts=("spec", "status"))
     others += other_reference(crd.manifest(ModelPool), _POOL_HEADER)
     others += other_reference(crd.manifest(AnalysisRun), _RUN_HEADER, parts=("spec", "status"))
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
@@ -130,6 +139,8 @@ def outputs() -> dict[Path, str]:
         CHART_CRDS / POOL_CRD.name: crd.text(ModelPool),
         ROUTE_CRD: crd.text(ModelRoute),
         CHART_CRDS / ROUTE_CRD.name: crd.text(ModelRoute),
+        EXPERIMENT_CRD: crd.text(Experiment),
+        CHART_CRDS / EXPERIMENT_CRD.name: crd.text(Experiment),
         TENANT_CRD: crd.text(Tenant),
         CHART_CRDS / TENANT_CRD.name: crd.text(Tenant),
     }

@@ -14,6 +14,7 @@ from testkit.until import until
 CRDS = (
     "analysisruns.slipway.dev",
     "analysistemplates.slipway.dev",
+    "experiments.slipway.dev",
     "modeldeployments.slipway.dev",
     "modelpools.slipway.dev",
     "modelroutes.slipway.dev",

@@ -25,6 +25,7 @@ from .assembly.stores import (
     SharedStores,
     access_log_of,
     admission_of,
+    experiments_of,
     inference_log_of,
     jobs_of,
     ledger_of,
@@ -36,6 +37,7 @@ from .authentication.issuers import IssuerKeys
 from .authentication.known_tenants import KnownTenants
 from .authentication.pepper import PepperFile
 from .balancing.load_balancer import LoadBalancer
+from .experiments.exposures import Experiments
 from .grpc_api.listener import GrpcServer
 from .ledger.store import LedgerStore
 from .ledger.writer import Ledger
@@ -139,19 +141,22 @@ class Opened(NamedTuple):
     access_log: AccessLog
     inference_log: InferenceLog
     shared: SharedStores
+    experiments: Experiments
     plane: PlanePort | None
     traces: Traces
 
 
-def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> Opened:
+def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, balancer: LoadBalancer) -> Opened:
     """Certificates, logs and stores. The process ends with a sentence where one cannot be used."""
     try:
+        shared = shared_stores(settings, metrics, ledger)
         return Opened(
             server_tls(settings, metrics),
             internal_tls(settings, metrics),
             access_log_of(settings, metrics),
             inference_log_of(settings, metrics),
-            shared_stores(settings, metrics, ledger),
+            shared,
+            experiments_of(settings, balancer, metrics, shared.exposures),
             plane_port(settings, metrics),
             traces_of(settings),
         )
@@ -160,11 +165,11 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) 
 
 
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
-    metrics = GatewayMetrics(_version())
-    ledger = ledger_of(settings, store, metrics)
-    tls, internal, access_log, inference_log, shared, plane, traces = _opened(settings, metrics, ledger)
-    incarnation, clock = uuid.uuid4().hex, time.monotonic
+    metrics, clock = GatewayMetrics(_version()), time.monotonic
+    ledger, incarnation = ledger_of(settings, store, metrics), uuid.uuid4().hex
     balancer = balancer_of(settings, metrics, incarnation)
+    opened = _opened(settings, metrics, ledger, balancer)
+    tls, internal, access_log, inference_log, shared, experiments, plane, traces = opened
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     admission = admission_of(metrics, ledger, balancer, gateways, shared)
     async with (
@@ -175,7 +180,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read, admission.tenants_changed)
         issuers = IssuerKeys(clock, settings.oidc_ca_file)
         authenticator = authenticator_of(settings, known, metrics, issuers, accounts)
-        forwarding = forwarding_of(settings, balancer, metrics, session, inference_log, read_key)
+        forwarding = forwarding_of(settings, balancer, metrics, session, inference_log, experiments, read_key)
         edge = PublicApi(
             settings,
             balancer,
@@ -203,7 +208,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         _supervise(
             tasks,
             {
-                **tables.runs,
+                **(tables.runs | experiments.runs),
                 "ledger": (ledger.run, OnFailure.UNREADY),
                 "plane": (plane.run if plane else None, OnFailure.UNREADY),
                 **{name: (store_.run, OnFailure.UNREADY) for name, store_ in shared.tasks.items()},
@@ -221,7 +226,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await tasks.close()
             await issuers.close()
             await ledger.close_down()
-            await _close(*shared.stores, access_log, inference_log, traces, forwarding.external)
+            await _close(experiments, *shared.stores, access_log, inference_log, traces, forwarding.external)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

@@ -123,6 +123,37 @@ class GatewaySettings(ProcessSettings):
     inference_log_retention_s: Annotated[Seconds, Field(gt=0)] = Field(
         30 * 86400.0, description="time after which rows of it are deleted"
     )
+    exposure_log: Annotated[str, AfterValidator(_log_target), Flag("off|stdout|FILE")] = Field(
+        "off",
+        description="where each unit that comes to an arm of an Experiment has a line of JSON; a file is rotated "
+        "as that of the access log, and has one gateway alone",
+    )
+    exposure_url: Annotated[str, Flag("URL")] = Field(
+        "",
+        description="URL that gets these lines by POST, as application/x-ndjson; its host is one of --exposure-hosts",
+    )
+    exposure_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
+        (), description="hosts that may get exposures, such as events.tools.svc or *.example.com"
+    )
+    exposure_token_file: Annotated[str, Flag("FILE")] = Field(
+        "", description="file with the bearer token for --exposure-url; it is read before each call"
+    )
+    exposure_database_url: Annotated[SecretStr, Flag("URL")] = Field(
+        SecretStr(""),
+        description="database that keeps exposures: postgresql://user:password@host/database or "
+        "sqlite:////path/exposures.db",
+    )
+    exposure_retention_s: Annotated[Seconds, Field(gt=0)] = Field(
+        90 * 86400.0, description="time after which rows of it are deleted"
+    )
+    exposure_kafka_servers: Names = Field(
+        (), description="Kafka servers, as HOST:PORT, that get exposures; it needs the package aiokafka"
+    )
+    exposure_kafka_topic: Name = Field("slipway-exposures", description="topic of Kafka that gets exposures")
+    exposure_window_s: Annotated[Seconds, Field(ge=3600)] = Field(
+        90 * 86400.0, description="time in which a unit is counted, and logged, once for an Experiment"
+    )
+    exposure_raw_units: bool = Field(False, description="log units as clients sent them, beside their keyed hashes")
     state_dir: Annotated[str, Flag("DIR")] = Field(
         "", description="folder that keeps the last table for a restart; without one it is not kept"
     )

@@ -11,6 +11,7 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.audit.runner import AuditRunner
 from slipway_operator.audit.trail import Trail
 from slipway_operator.component import Component
+from slipway_operator.experiments.runner import Deployments, ExperimentRunner
 from slipway_operator.fallbacks.runner import FallbackTargets
 from slipway_operator.fetching.reader import DownloadReader
 from slipway_operator.hooks.post import Poster
@@ -89,6 +90,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         FallbackTargets(process.cache.get, wake),
         _names(process, routes),
         routes,
+        _experiments(process),
         HookRunner(poster, wake, process.metrics.called),
         MeasurementRunner(providers, wake, process.metrics.measured),
         _tenants(process),
@@ -162,6 +164,19 @@ def _pools(process: Process) -> PoolRunner:
 def _model_routes(process: Process) -> ModelRouteRunner:
     served = process.settings.namespaces
     return ModelRouteRunner(process.client, served, process.cache.deployments, process.lease.held, _now)
+
+
+def _experiments(process: Process) -> ExperimentRunner:
+    deployments = Deployments(process.cache.deployments, process.cache.get)
+    return ExperimentRunner(
+        process.client,
+        process.settings.namespaces,
+        deployments,
+        process.gateways,
+        process.session,
+        process.lease.held,
+        _now,
+    )
 
 
 def _names(process: Process, routes: ModelRouteRunner) -> Names:

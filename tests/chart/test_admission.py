@@ -42,6 +42,7 @@ GROUPS = {
     "tenants": "slipway.dev",
     "modelpools": "slipway.dev",
     "modelroutes": "slipway.dev",
+    "experiments": "slipway.dev",
     "referencegrants": "gateway.networking.k8s.io",
     "replicasets": "apps",
     "controllerrevisions": "apps",
@@ -72,6 +73,8 @@ OPERATOR = {
     "modelpools/finalizers": ("update",),
     "modelroutes": ("list",),
     "modelroutes/status": ("update",),
+    "experiments": ("list",),
+    "experiments/status": ("update",),
     "referencegrants": ("list",),
     "replicasets": (*READ, "create", "patch", "delete"),
     "controllerrevisions": (*READ, "create", "patch", "delete"),
@@ -105,7 +108,14 @@ KEYS: tuple[tuple[bool, str, set[str]], ...] = (
     (False, "slipway-keys", set()),
     (False, "another", set()),
 )
-GATEWAY = {"modeldeployments": READ, "modelroutes": READ, "tenants": READ, "pods": READ, "endpointslices": READ}
+GATEWAY = {
+    "modeldeployments": READ,
+    "modelroutes": READ,
+    "experiments": READ,
+    "tenants": READ,
+    "pods": READ,
+    "endpointslices": READ,
+}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
     "apiservices",

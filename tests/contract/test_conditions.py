@@ -22,12 +22,13 @@ OPERATOR = ROOT / "operator" / "slipway_operator"
 WORDS = yaml.load((ROOT / "docs" / "status.yaml").read_text(), yaml.CSafeLoader)
 CRD = yaml.load((ROOT / "crds" / "modeldeployments.yaml").read_text(), yaml.CSafeLoader)
 RANKED = sorted((kind for kind in table.TABLE if kind.rank is not None), key=lambda kind: kind.rank or 0)
-# Makers of conditions: of ModelDeployments (by their types alone), of Tenants, ModelPools and ModelRoutes.
+# Makers of conditions: of ModelDeployments (by their types alone), of Tenants, ModelPools, ModelRoutes and Experiments.
 MAKERS = {
     "planning/conditions/transitions.py",
     "planning/tenants.py",
     "planning/pools.py",
     "planning/model_routes.py",
+    "planning/experiments.py",
 }
 BY_TYPE = {"planning/conditions/condition_type.py", "planning/reporting/refused.py"}
 

@@ -8,6 +8,7 @@ import yaml
 
 from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
+from slipway_operator.api.v1alpha1.experiment import Experiment
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.model_route import ModelRoute
 from slipway_operator.model.deployment.spec import Invalid, Spec, parse
@@ -15,7 +16,12 @@ from testkit import ROOT
 from tests.crds.cases import CEL_CASES, SCHEMA_CASES
 from tests.crds.objects import model_deployment
 
-KINDS = {"ModelDeployment": ModelDeployment, "AnalysisTemplate": AnalysisTemplate, "ModelRoute": ModelRoute}
+KINDS = {
+    "ModelDeployment": ModelDeployment,
+    "AnalysisTemplate": AnalysisTemplate,
+    "ModelRoute": ModelRoute,
+    "Experiment": Experiment,
+}
 # A revision may have been recorded by a release with more of them.
 OPEN = ("spec.model.task", "spec.model.format", "spec.model.dtype", "spec.model.quantization", "spec.model.cache")
 UNIQUE = "engine.env.unique"  # keys of lists are compared by the API server alone

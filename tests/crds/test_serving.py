@@ -187,6 +187,7 @@ def _apply(api: Api, document: dict):
         "ModelDeployment": path("default"),
         "ModelPool": path("default", plural="modelpools"),
         "ModelRoute": path("default", plural="modelroutes"),
+        "Experiment": path("default", plural="experiments"),
         "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
     }
     target = f"{kinds[document['kind']]}/{document['metadata']['name']}"

@@ -16,7 +16,7 @@ from devcluster.ports import reserve_port
 from slipway_contracts.route_table import Backend
 from slipway_gateway.assembly.forwarding import caches_of, forwarding_of
 from slipway_gateway.assembly.plane import join_lane
-from slipway_gateway.assembly.stores import access_log_of, admission_of, jobs_of, shared_stores
+from slipway_gateway.assembly.stores import access_log_of, admission_of, experiments_of, jobs_of, shared_stores
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
 from slipway_gateway.authentication.known_tenants import KnownTenants
@@ -226,9 +226,10 @@ async def gateway(
         aiohttp.ClientSession() as client,
         service_accounts(settings, metrics) as accounts,
     ):
-        forwarding = forwarding_of(settings, balancer, metrics, session, InferenceLog(), read_key)
         ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
         shared = shared_stores(settings, metrics, ledger)
+        experiments = experiments_of(settings, balancer, metrics, shared.exposures)
+        forwarding = forwarding_of(settings, balancer, metrics, session, InferenceLog(), experiments, read_key)
         admission = admission_of(metrics, ledger, balancer, gateways or ReadyGateways(), shared)
         known = KnownTenants(lambda: pepper, admission.tenants_changed)
         if tenants is not None:
@@ -239,7 +240,7 @@ async def gateway(
         authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, reviews, verifies_clients=verifies)
         running = [
             asyncio.create_task(one.run())
-            for one in (*shared.tasks.values(), forwarding.twins if settings.twin_max_inflight else None)
+            for one in (*shared.tasks.values(), forwarding.twins if settings.twin_max_inflight else None, experiments)
             if one
         ]
         lines = Lines()
@@ -256,17 +257,17 @@ async def gateway(
             traces=traces,
             caches=caches,
         )
-        token = OperatorToken(settings.operator_token_file)
-        admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
+        admin = AdminApi(
+            edge, balancer, metrics, NoSource(), "incarnation", OperatorToken(settings.operator_token_file)
+        )
         plane = plane_port(settings, metrics)
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tls = server_tls(settings, metrics)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), tls, plane=plane)
         if plane:
             running.append(asyncio.create_task(plane.run()))
-        admin_host = settings.admin_host or "127.0.0.1"
+        admin_host, scheme = settings.admin_host or "127.0.0.1", "https" if settings.tls_cert_file else "http"
         admin_runner = await listen(admin.app(), admin_host, 0, settings)
-        scheme = "https" if settings.tls_cert_file else "http"
         url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
         admin_url = f"http://{admin_host}:{admin_runner.addresses[0][1]}"
         try:
@@ -296,6 +297,7 @@ async def gateway(
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await ledger.close_down()
+            await experiments.close()
             for store in shared.stores:
                 await store.close()
             await forwarding.external.close()

@@ -54,8 +54,8 @@ class FakeApi:
             return web.json_response({"message": "who are you"}, status=401)
         if "configmaps" in request.path:
             return await self._serve_names(request)
-        if "modelroutes" in request.path:
-            return web.json_response({"message": "no such resource"}, status=404)  # a cluster without their CRD
+        if "modelroutes" in request.path or "experiments" in request.path:
+            return web.json_response({"message": "no such resource"}, status=404)  # a cluster without their CRDs
         ours = "modeldeployments" in request.path
         if "watch" not in request.query:
             self.lists += ours

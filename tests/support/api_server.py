@@ -20,6 +20,7 @@ CRD_FILES = (
     ROOT / "crds" / "tenants.yaml",
     ROOT / "crds" / "modelpools.yaml",
     ROOT / "crds" / "modelroutes.yaml",
+    ROOT / "crds" / "experiments.yaml",
 )
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

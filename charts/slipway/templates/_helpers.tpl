@@ -59,7 +59,7 @@ Writes each `existingSecret`, as other charts call it, to where ours is named; t
 */}}
 {{- define "slipway.existingSecrets" -}}
 {{- $jobs := .Values.jobs -}}
-{{- range list (list "operator.hooks" .Values.operator.hooks "signingSecret") (list "gateway.ledger" .Values.gateway.ledger "urlSecret") (list "gateway.inferenceLog" .Values.gateway.inferenceLog "urlSecret") (list "quotas.redis" .Values.quotas.redis "urlSecret") (list "jobs" $jobs "databaseSecret") (list "jobs.webhooks" $jobs.webhooks "secret") -}}
+{{- range list (list "operator.hooks" .Values.operator.hooks "signingSecret") (list "gateway.ledger" .Values.gateway.ledger "urlSecret") (list "gateway.inferenceLog" .Values.gateway.inferenceLog "urlSecret") (list "gateway.exposures" .Values.gateway.exposures "databaseUrlSecret") (list "quotas.redis" .Values.quotas.redis "urlSecret") (list "jobs" $jobs "databaseSecret") (list "jobs.webhooks" $jobs.webhooks "secret") -}}
 {{- $path := first . -}}{{- $parent := index . 1 -}}{{- $field := last . -}}
 {{- $secret := get $parent $field -}}
 {{- with $parent.existingSecret -}}
@@ -203,7 +203,7 @@ httpGet: {path: {{ .path }}, port: admin}
 {{/* Environment of gateways: URLs of databases, which have passwords in them, from Secrets. */}}
 {{- define "slipway.gatewayEnv" -}}
 {{- $gateway := .Values.gateway }}
-{{- $urls := dict "INFERENCE_LOG" $gateway.inferenceLog.urlSecret "LEDGER" $gateway.ledger.urlSecret "REDIS" .Values.quotas.redis.urlSecret }}
+{{- $urls := dict "INFERENCE_LOG" $gateway.inferenceLog.urlSecret "EXPOSURE_DATABASE" $gateway.exposures.databaseUrlSecret "LEDGER" $gateway.ledger.urlSecret "REDIS" .Values.quotas.redis.urlSecret }}
 {{- range $what, $secret := $urls }}
 {{- if $secret.name }}
 - name: SLIPWAY_GATEWAY_{{ $what }}_URL

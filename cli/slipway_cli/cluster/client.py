@@ -6,6 +6,7 @@ from urllib.parse import quote, urlencode
 
 from slipway_cli.api import (
     COMPONENT_LABEL,
+    EXPERIMENTS,
     GROUP_VERSION,
     KIND,
     MODEL_DEPLOYMENT_LABEL,
@@ -130,6 +131,18 @@ class ClusterClient:
     def model_route_table(self, name: str | None, everywhere: bool) -> Json:
         """One or all ModelRoutes as a meta.k8s.io Table, with the columns that kubectl prints."""
         return self._call("GET", self._path(name, everywhere=everywhere, kind=ROUTES), accept=_TABLE)
+
+    def experiment(self, name: str) -> Json:
+        """One Experiment."""
+        return self._call("GET", self._path(name, kind=EXPERIMENTS))
+
+    def experiments(self, everywhere: bool) -> Json:
+        """The Experiments of the namespace, or of all, as a list object."""
+        return self._call("GET", self._path(everywhere=everywhere, kind=EXPERIMENTS))
+
+    def experiment_table(self, name: str | None, everywhere: bool) -> Json:
+        """One or all Experiments as a meta.k8s.io Table, with the columns that kubectl prints."""
+        return self._call("GET", self._path(name, everywhere=everywhere, kind=EXPERIMENTS), accept=_TABLE)
 
     def tenant(self, name: str) -> Json:
         """One Tenant."""

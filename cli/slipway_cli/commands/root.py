@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from slipway_cli.commands import batches, look, pools, routes, steer, tenants, tool
+from slipway_cli.commands import batches, experiments, look, pools, routes, steer, tenants, tool
 from slipway_cli.commands.options import add_cluster_options, merge
 
 COMMANDS = (
@@ -12,6 +12,7 @@ COMMANDS = (
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
     pools.pools,
     *(routes.routes, routes.route),
+    *(experiments.experiments, experiments.experiment),
     *(tenants.tenants, tenants.keys, tenants.usage_),
     *(batches.batches, batches.jobs),
     *(tool.audit, tool.version, tool.completion),

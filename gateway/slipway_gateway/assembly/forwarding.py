@@ -17,6 +17,7 @@ from ..balancing.outlier import OutlierDetection
 from ..balancing.prefix_index import BLOCK_BYTES, MAX_BLOCKS
 from ..caching.caches import ResponseCaches
 from ..caching.store import EntryStore, MemoryStore
+from ..experiments.exposures import Experiments
 from ..external.client import ExternalClient, ExternalLimits
 from ..external.hosts import ExternalHosts
 from ..external.keys import KeyUnavailable, ProviderKeys, ReadKey
@@ -57,6 +58,7 @@ def forwarding_of(
     metrics: GatewayMetrics,
     session: aiohttp.ClientSession,
     inference_log: InferenceLog,
+    experiments: Experiments,
     read_key: ReadKey | None = None,
 ) -> Forwarding:
     """Must run in the event loop that serves. `session`: for requests to pods. `read_key`: reads API keys of providers;
@@ -72,11 +74,10 @@ def forwarding_of(
     metrics.remembered.set_function(lambda: memory.size_bytes)
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
-    processor = ProcessorUse(clock, time.thread_time, processor_limit())
     demand = ClientDemand(
         lambda route: retries.is_awaited(namespace_of(route)),
         limits,
-        processor,
+        ProcessorUse(clock, time.thread_time, processor_limit()),
         most_running=settings.max_inflight // 2,
         most_percentage=settings.mirror_max_cpu_percentage,
     )
@@ -113,6 +114,7 @@ def forwarding_of(
         twins=twins,
         feedback=feedback,
         inference_log=inference_log,
+        experiments=experiments,
     )
     return Forwarding(
         proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, external, classifiers

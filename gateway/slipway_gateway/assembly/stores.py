@@ -11,13 +11,14 @@ from slipway_process.spans import Exporter, exporter
 
 from ..balancing.load_balancer import LoadBalancer
 from ..caching.store import EntryStore
-from ..feedback.endpoint import SharedClaims
+from ..experiments.exposures import Experiments, ExposureTerms
+from ..experiments.sinks.opening import open_sinks
 from ..ledger.inference_table import InferenceTable
 from ..ledger.store import LedgerStore
 from ..ledger.writer import Ledger
 from ..serving.admission import Admission
 from ..settings import GatewaySettings
-from ..sharing.counters import SharedBudgets, SharedCounters
+from ..sharing.counters import SharedBudgets, SharedClaims, SharedCounters
 from ..sharing.limiter import Limiter
 from ..sharing.ready_gateways import ReadyGateways
 from ..telemetry.access_log import AccessLog, open_access_log
@@ -34,6 +35,7 @@ class SharedStores(NamedTuple):
     limits: SharedCounters | None = None
     budgets: SharedBudgets | None = None
     claims: SharedClaims | None = None  # of feedback tokens
+    exposures: SharedClaims | None = None  # of units of experiments
     responses: EntryStore | None = None  # that are kept; None: each gateway keeps its own
 
     @property
@@ -66,6 +68,7 @@ def shared_stores(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Le
         RedisCounters(*connection, metrics),
         RedisBudgets(*connection, metrics, own=ledger.own, hour=lambda: ledger.hour),
         RedisClaims(*connection),
+        RedisClaims(*connection, "exposures"),
         responses,
     )
 
@@ -127,6 +130,20 @@ def inference_log_of(settings: GatewaySettings, metrics: GatewayMetrics) -> Infe
     restarted = metrics.task_restarted
     writer = LineWriter(table, metrics.inference_log_dropped, name="inference log", on_restart=restarted)
     return InferenceLog(writer, settings.inference_log_max_content_bytes)
+
+
+def experiments_of(
+    settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, claims: SharedClaims | None
+) -> Experiments:
+    """
+    Raises:
+        OSError: a file cannot be written.
+        ValueError: an address or a library cannot be used; the message names the flag.
+    """
+    salt, window_s = settings.tenant_salt.get_secret_value(), settings.exposure_window_s
+    terms = ExposureTerms(salt, window_s, settings.exposure_raw_units)
+    sinks = open_sinks(settings, metrics)
+    return Experiments(metrics, lambda: balancer.published.current, sinks, terms, claims=claims)
 
 
 def jobs_of(settings: GatewaySettings, session: ClientSession, balancer: LoadBalancer) -> JobsBackend | None:

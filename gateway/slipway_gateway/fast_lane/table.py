@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from ..routing.experiments import is_subject
 from ..routing.public_names import owner_of
 from ..routing.table import Route, RouteTable
 from ..wire.isolation import ENGINES
@@ -71,7 +72,8 @@ def _of_rules(name: str) -> CompiledRoute:
 
 def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str]) -> CompiledRoute:
     engines: set[str] = set()
-    reason, backends = why_python(route), []
+    reason = "experiment" if is_subject(table.subjects, route.name) else why_python(route)
+    backends = []
     for backend in route.backends:
         urls = table.urls(route, backend.revision)
         engines.update(table.engines.get(url, "") for url in urls)

@@ -11,7 +11,7 @@ from ..identity.authenticate import RequestIdentity
 from ..judging.samples import GenerationSamples
 from ..routing.table import Route
 from ..settings import GatewaySettings
-from ..sharing.counters import CountersAway
+from ..sharing.counters import CountersAway, SharedClaims
 from ..telemetry.inference_log import InferenceLog, may_capture
 from ..telemetry.metrics import GatewayMetrics
 from ..wire.errors import invalid
@@ -21,16 +21,18 @@ from .tokens import FeedbackTokens, SignedAnswer, Statement, table_of
 
 PATH = "/v1/feedback"
 ACCEPTED, DUPLICATE, EXPIRED, UNKNOWN, NO_LABEL = "accepted", "duplicate", "expired", "unknown", "no_label"
+NO_OUTCOME = "no_outcome"  # it has a name that no experiment of the response counts
 _COUNTED_AS = {True: "wrong", False: "correct", None: NO_LABEL}  # by whether the answer was wrong
 
 
-class SharedClaims(Protocol):
-    """The tokens that any gateway of the release has counted, kept in a store that gateways share."""
+class Outcomes(Protocol):
+    """Where values of outcomes count for the arms of experiments."""
 
-    async def claim(self, ids: Sequence[bytes], seconds: float) -> list[bool]:
-        """Claims tokens for `seconds`; returns whether each one was new. Raises CountersAway: that is not known."""
+    def counts(self, states: Statement, outcome: str) -> bool:
+        """Whether an experiment counts this outcome for the response of a token."""
 
-    async def close(self) -> None: ...
+    async def rate(self, states: Statement, outcome: str, value: float, owner: str) -> None:
+        """Counts a value from 0 to 1, where it is the first one of its unit. `owner`: whose shares it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class _Rating:
 
     `place`: its index in the request. `owner`: whose shares it takes. `generation` None: no analysis compares it.
     `watched`: the route, where spec.accuracy counts it. `wrong` None: it is a label that cannot be compared, and is for
-    the inference log alone.
+    the inference log alone. `outcome`: for which an experiment counts it; empty: none does. `name`: as in the entry.
     """
 
     place: int
@@ -49,6 +51,13 @@ class _Rating:
     wrong: bool | None
     logged: bool
     owner: str
+    outcome: str = ""
+    name: str = ""
+
+    @property
+    def id(self) -> bytes:
+        """What counts once: a token, and beside it each name of an outcome."""
+        return self.states.id + self.name.encode("utf-8", "surrogatepass")
 
 
 class FeedbackApi:
@@ -63,7 +72,9 @@ class FeedbackApi:
         inference_log: InferenceLog,
         *,
         shared: SharedClaims | None = None,
+        outcomes: Outcomes | None = None,
     ) -> None:
+        self._outcomes = outcomes
         self._max_age_s, self._tokens = settings.feedback_max_age_s, tokens
         self._balancer, self._metrics = balancer, metrics
         self._memory = FeedbackMemory()
@@ -105,21 +116,29 @@ class FeedbackApi:
             self._count(rating.states, _COUNTED_AS[rating.wrong] if is_new else DUPLICATE)
             if is_new:
                 self._add(rating, entries[rating.place])
+        for rating in ratings:
+            value = entries[rating.place].value(rating.wrong)
+            if self._outcomes and rating.outcome and value is not None and results[rating.place] == ACCEPTED:
+                await self._outcomes.rate(rating.states, rating.outcome, value, rating.owner)
         return results
 
     def _found(self, place: int, entry: Entry, answer: SignedAnswer, sender: RequestIdentity | None) -> _Rating | str:
         states, wrong = answer.states, entry.is_wrong(answer)
-        watched, generation, logged = self._watched(states), None, False
-        if not self._tokens.is_expired(states, self._max_age_s):
-            generation, logged = self._generation(states), self._is_logged(states, sender)
-        if watched is None and generation is None and not logged:
-            return EXPIRED
+        watched, generation, logged, outcome = None, None, False, ""
+        is_valid = not self._tokens.is_expired(states, self._max_age_s)
+        if is_valid and self._outcomes and self._outcomes.counts(states, entry.outcome):
+            outcome = entry.outcome
+        if not entry.name:  # others are for experiments alone
+            watched = self._watched(states)
+            if is_valid:
+                generation, logged = self._generation(states), self._is_logged(states, sender)
+        if watched is None and generation is None and not logged and not outcome:
+            return NO_OUTCOME if entry.name and is_valid else EXPIRED
         if wrong is None and not logged:
             return NO_LABEL
         owner = sender.name if sender else states.route  # a token has one of them
-        if not self._memory.first(owner, states.id, CLAIMED):
-            return DUPLICATE
-        return _Rating(place, states, generation, watched, wrong, logged, owner)
+        rating = _Rating(place, states, generation, watched, wrong, logged, owner, outcome, entry.name)
+        return rating if self._memory.first(owner, rating.id, CLAIMED) else DUPLICATE
 
     def _watched(self, states: Statement) -> Route | None:
         """The route of the response, where spec.accuracy counts labels of this age."""
@@ -141,7 +160,7 @@ class FeedbackApi:
         return found if known else None
 
     async def _claim(self, ratings: Sequence[_Rating]) -> list[bool]:
-        ids = [one.states.id for one in ratings]
+        ids = [one.id for one in ratings]
         if self.shared is None or not ids:
             return [True] * len(ids)
         try:
@@ -150,7 +169,7 @@ class FeedbackApi:
             return [True] * len(ids)  # once at this gateway
         except BaseException:
             for one in ratings:
-                self._memory.forget(one.owner, one.states.id)  # the client is gone and may send it again
+                self._memory.forget(one.owner, one.id)  # the client is gone and may send it again
             raise
 
     def _longest_age_s(self, rating: _Rating) -> float:

@@ -15,6 +15,7 @@ from .tokens import MAX_TOKEN, SignedAnswer
 MAX_ENTRIES = 1000
 MAX_BODY_BYTES = 2 << 20
 MAX_LABEL = 1024
+SCORE, CORRECT = "score", "correct"  # outcomes of entries without a name
 RIGHT_FROM = 0.5  # an answer with a lower score is wrong
 
 _IS_LIST = re.compile(rb"\s*\[")
@@ -22,12 +23,27 @@ _AT = re.compile(r" - at `\$(.*)`$")
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client learned about one answer: exactly one of `correct`, `score` and `label`. `id`: its token."""
+    """What a client learned about one answer: exactly one of `correct`, `score` and `label`. `id`: its token.
+
+    `name`: of an outcome, for experiments alone; empty: it is about the answer itself.
+    """
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4 * MAX_TOKEN)]
     correct: bool | None = None
     score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     label: Annotated[str, msgspec.Meta(max_length=MAX_LABEL)] | bool | int | None = None
+    name: Annotated[str, msgspec.Meta(max_length=63)] = ""
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of an experiment for which it counts."""
+        return self.name or (SCORE if self.score is not None else CORRECT)
+
+    def value(self, wrong: bool | None) -> float | None:
+        """The value of that outcome, from 0 to 1. `wrong`: as `is_wrong` says."""
+        if self.score is not None:
+            return self.score
+        return None if wrong is None else float(not wrong)
 
     def is_wrong(self, answer: SignedAnswer) -> bool | None:
         """Whether the answer is wrong; None: the entry has a label, and the token has none to compare it with."""

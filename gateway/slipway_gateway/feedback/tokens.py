@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,8 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
     `table`: `table_of` the route's digest. `session`, `label`: keyed digests of the session and of the prediction;
     empty without one. `counts`: the weights alone chose the revision, and the judge looks at the session. `personal`:
     the session is a conversation or a user, and not all that one client sends. `client`: a keyed digest of it.
+    `experiment`, `version`, `arm`, `unit`: what an experiment chose for the request, and a keyed digest of its unit;
+    empty without one.
     """
 
     route: str
@@ -44,6 +47,22 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
     label: bytes = b""
     personal: bool = False
     client: bytes = b""
+    experiment: str = ""
+    version: int = 0
+    arm: str = ""
+    unit: bytes = b""
+
+
+class Exposed(NamedTuple):
+    """The arm of an experiment that a request had. `unit`: a keyed digest."""
+
+    experiment: str = ""
+    version: int = 0
+    arm: str = ""
+    unit: bytes = b""
+
+
+IN_NONE = Exposed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +89,9 @@ class FeedbackTokens:
         """`path`: the file of the release's keys. `clock` returns Unix time."""
         self._keys, self.clock = ReleaseKeys(path, b"slipway feedback key"), clock
 
-    def make(self, origin: AnswerOrigin, revision: str, tenant: str, key: str, label: str | None) -> str:
+    def make(
+        self, origin: AnswerOrigin, revision: str, tenant: str, key: str, label: str | None, exposed: Exposed = IN_NONE
+    ) -> str:
         """The token of an answer of `revision`; empty without keys, or where it would be longer than MAX_TOKEN.
 
         `key`: of the session, "" without one. `label`: the prediction in the answer, None where none was read.
@@ -92,6 +113,7 @@ class FeedbackTokens:
                 b"" if label is None else _digest(secret, b"label", id_, label),
                 bool(person_of(key)),
                 _digest(secret, b"client", b"", origin.client) if origin.client else b"",
+                *exposed,
             )
         )
         token = ".".join((_VERSION, key_id, _text(written), _text(_mac(secret, tenant, written))))

@@ -8,8 +8,10 @@ from aiohttp import web
 from slipway_contracts.route_table import InferenceLogSample
 
 from ..balancing.load_balancer import LoadBalancer
+from ..experiments.exposures import Experiments
 from ..external.client import ExternalClient
-from ..feedback.tokens import FeedbackTokens
+from ..feedback.tokens import IN_NONE, Exposed, FeedbackTokens
+from ..judging.outcome import AnswerOrigin
 from ..limits.budget import MemoryBudget
 from ..limits.time_limits import TimeBound, TimeLimits
 from ..mirror.queue import MirrorQueue
@@ -65,11 +67,12 @@ class Proxy:
         twins: TwinShadows,
         feedback: FeedbackTokens,
         inference_log: InferenceLog,
+        experiments: Experiments,
     ) -> None:
         self._settings, self._balancer = settings, balancer
         self._fallbacks, self._crashes, self._relays = fallbacks, crashes, relays
         self._limits, self._twins = limits, twins
-        self._feedback, self._inference_log = feedback, inference_log
+        self._feedback, self._inference_log, self.experiments = feedback, inference_log, experiments
         self._clock = time.monotonic  # the event loop's
 
     def forwards_beyond_limits(self, outgoing: UpstreamRequest, record: RequestRecord) -> bool:
@@ -129,16 +132,32 @@ class Proxy:
         self, outgoing: UpstreamRequest, response: UpstreamResponse, state: RetryState, record: RequestRecord
     ) -> str:
         """The token with which the client can send feedback on this response; empty where feedback has no use."""
-        origin = state.recorder.origin if state.recorder else None
+        origin, exposed = state.recorder.origin if state.recorder else None, self._exposed(outgoing)
+        if origin is None and exposed is not IN_NONE:
+            origin = self._origin(outgoing)
         if origin is None or response.status != 200 or not outgoing.computes:
             return ""
-        if not origin.compared and not (self._log_rule(outgoing, record) and may_capture(record.identity)):
+        is_logged = self._log_rule(outgoing, record) and may_capture(record.identity)
+        if not origin.compared and exposed is IN_NONE and not is_logged:
             return ""
         whole = response.rest is None
         label = only_label(outgoing.path, response.headers, response.start) if whole else None
         tenant = record.identity.name if record.identity else ""
         session = "" if outgoing.key.startswith(request_fields.ALONE) else outgoing.key
-        return self._feedback.make(origin, response.endpoint.revision, tenant, session, label)
+        return self._feedback.make(origin, response.endpoint.revision, tenant, session, label, exposed)
+
+    def _exposed(self, outgoing: UpstreamRequest) -> Exposed:
+        """The arm for which feedback on a response counts; IN_NONE where the request has none, or nothing counts."""
+        chosen = outgoing.chosen
+        if chosen is None or not chosen.experiment.assignment.outcomes:
+            return IN_NONE
+        experiment, unit = chosen.experiment, self.experiments.unit_digest(chosen)
+        return Exposed(experiment.name, experiment.assignment.version, chosen.arm, unit)
+
+    def _origin(self, outgoing: UpstreamRequest) -> AnswerOrigin | None:
+        """The version of a route whose own labels no one counts."""
+        route = self._balancer.published.find(outgoing.whose)
+        return AnswerOrigin(route.name, route.generation, route.digest, compared=False) if route else None
 
     def _log_inference(
         self, outgoing: UpstreamRequest, response: UpstreamResponse, record: RequestRecord, token: str

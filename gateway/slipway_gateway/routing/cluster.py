@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from slipway_contracts.api.reading import UnreadableObject
+from slipway_contracts.experiments import spec as experiments
 from slipway_contracts.model_routes.spec import PLURAL
 
 from ..telemetry.metrics import GatewayMetrics
+from .experiments import PublishedExperiment, parse_experiment
 from .pods import LABEL_REVISION, parse_pod
 from .public_names import PublicRoute, parse_model_route
 from .reflector import KubernetesClient, KubernetesObject, Reflector, Resource, ResourceCallbacks, key_of
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
 MODEL_ROUTES: Resource = (PLURAL, "/apis/slipway.dev/v1alpha1", {})
+EXPERIMENTS: Resource = (experiments.PLURAL, "/apis/slipway.dev/v1alpha1", {})
 # Pods themselves, not EndpointSlices: these select by labels, which any pod of the namespace can have.
 PODS: Resource = ("pods", "/api/v1", {"labelSelector": LABEL_REVISION})
 
@@ -66,6 +69,7 @@ class ClusterSource:
         self._routes: dict[str, Route] = {}
         self._endpoints: dict[str, RevisionEndpoints] = {}
         self._model_routes: dict[str, PublicRoute] = {}
+        self._experiments: dict[str, PublishedExperiment] = {}
         self._dirty = asyncio.Event()
         self._metrics = metrics
         self._table: RouteTable | None = None  # the last one published
@@ -81,10 +85,12 @@ class ClusterSource:
         model_routes = ResourceCallbacks(
             self._model_route_seen, self._model_route_gone, self._contacted, refused=refused
         )
+        tests = ResourceCallbacks(self._experiment_seen, self._experiment_gone, self._contacted, refused=refused)
         # Beside the others: without its CRD, or the right to read it, a cluster has all its other routes.
         self._mirrors += [
-            Reflector(KubernetesClient(kubeconfig), MODEL_ROUTES, namespace, model_routes, self._dirty.set)
+            Reflector(KubernetesClient(kubeconfig), resource, namespace, owner, self._dirty.set)
             for namespace in (namespaces or ("",))
+            for resource, owner in ((MODEL_ROUTES, model_routes), (EXPERIMENTS, tests))
         ]
         if names:
             owner = ResourceCallbacks(self._names_seen, self._names_gone, self._contacted, refused=refused)
@@ -129,6 +135,7 @@ class ClusterSource:
                     self._owners,
                     as_of_s=self._as_of_s(),
                     model_routes=self._model_routes.values(),
+                    experiments=self._experiments.values(),
                 )
                 self._publish(self._table)
                 took_s = time.thread_time() - began_s
@@ -177,6 +184,25 @@ class ClusterSource:
 
     def _model_route_gone(self, key: str) -> None:
         if self._model_routes.pop(key, None):
+            self._dirty.set()
+
+    def _experiment_seen(self, item: KubernetesObject) -> None:
+        """One that is new has no arms until the operator has accepted it."""
+        key = key_of(item)
+        try:
+            experiment = parse_experiment(item)
+        except UnreadableObject as error:
+            log.error("not used, the last good Experiment %s stays: %s", key, error)
+            self._metrics.unreadable_object(EXPERIMENTS[0])
+            return
+        if experiment is None:
+            self._experiment_gone(key)
+        elif self._experiments.get(key) != experiment:
+            self._experiments[key] = experiment
+            self._dirty.set()
+
+    def _experiment_gone(self, key: str) -> None:
+        if self._experiments.pop(key, None):
             self._dirty.set()
 
     def _pod_seen(self, item: KubernetesObject) -> None:

@@ -15,11 +15,14 @@ from typing import Any
 import msgspec
 
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.api.writing import to_json
+from slipway_contracts.experiments.assignment import Assignment
 from slipway_contracts.gateway_report import TableReport
 from slipway_contracts.model_routes.spec import ModelRouteSpec
 from slipway_contracts.route_table import refusal
 
 from ..telemetry.metrics import GatewayMetrics
+from .experiments import PublishedExperiment
 from .public_names import PublicRoute, owner_of
 from .table import Problem, RevisionEndpoints, Route, RouteTable, build
 
@@ -43,6 +46,15 @@ class StoredModelRoute(msgspec.Struct):
     granted: list[str]
 
 
+class StoredExperiment(msgspec.Struct):
+    """An Experiment, with its assignment as the API has it."""
+
+    name: str
+    uid: str
+    created: str
+    assignment: dict[str, Any]
+
+
 class StoredTable(msgspec.Struct):
     """Content of the file. `saved_s`: Unix time of the last contact with the cluster, when it had this state."""
 
@@ -52,6 +64,7 @@ class StoredTable(msgspec.Struct):
     owners: dict[str, str]  # of model names
     version: int = _VERSION
     model_routes: list[StoredModelRoute] = []
+    experiments: list[StoredExperiment] = []
 
 
 def encode(table: RouteTable, saved_s: float) -> bytes:
@@ -67,7 +80,11 @@ def encode(table: RouteTable, saved_s: float) -> bytes:
         )
         for route in table.model_routes.values()
     ]
-    stored = StoredTable(saved_s, list(table.routes.values()), endpoints, owners, model_routes=model_routes)
+    experiments = [
+        StoredExperiment(one.name, one.uid, one.created, to_json(one.assignment)) for one in table.experiments.values()
+    ]
+    routes = list(table.routes.values())
+    stored = StoredTable(saved_s, routes, endpoints, owners, model_routes=model_routes, experiments=experiments)
     return msgspec.json.encode(stored)
 
 
@@ -83,6 +100,7 @@ def decode(written: bytes) -> StoredTable | Problem:
             return Problem(f"{route.name}: {reason}")
     try:
         public_routes(stored)
+        published_experiments(stored)
     except UnreadableObject as error:
         return Problem(str(error))
     return stored
@@ -93,6 +111,14 @@ def public_routes(stored: StoredTable) -> list[PublicRoute]:
     return [
         PublicRoute(one.name, read(ModelRouteSpec, encoded(one.spec), one.name), one.created, frozenset(one.granted))
         for one in stored.model_routes
+    ]
+
+
+def published_experiments(stored: StoredTable) -> list[PublishedExperiment]:
+    """The Experiments of a stored table. Raises UnreadableObject."""
+    return [
+        PublishedExperiment(one.name, one.uid, one.created, read(Assignment, encoded(one.assignment), one.name))
+        for one in stored.experiments
     ]
 
 
@@ -170,6 +196,7 @@ class LastTable:
                 stored.owners,
                 as_of_s=stored.saved_s,
                 model_routes=public_routes(stored),
+                experiments=published_experiments(stored),
             )
         )
 

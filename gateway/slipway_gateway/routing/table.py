@@ -22,6 +22,7 @@ from slipway_contracts.route_table import (
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
+from .experiments import PublishedExperiment, by_subject
 from .fallbacks import Fallback
 from .public_names import PublicRoute, owned_names
 
@@ -151,7 +152,7 @@ class RouteTable:
     `endpoints`: those that take new requests. `unready`: those of pods that are there and take none now. A pod that is
     being deleted is in neither. `as_of_s`: Unix time at which its source was last in contact with the cluster; 0: not
     known. It is no part of what is routed, so tables that differ in it alone are equal. `model_routes`: by
-    `namespace/name`. `public`: by the names that they have.
+    `namespace/name`. `public`: by the names that they have. `experiments`: by `namespace/name`.
     """
 
     routes: Mapping[str, Route] = field(default_factory=dict)
@@ -161,6 +162,11 @@ class RouteTable:
     as_of_s: float = field(default=0.0, compare=False)
     model_routes: Mapping[str, PublicRoute] = field(default_factory=dict)
     public: Mapping[str, PublicRoute] = field(default_factory=dict)
+    experiments: Mapping[str, PublishedExperiment] = field(default_factory=dict)
+    # Those that are followed, by what they are about, the oldest first.
+    subjects: dict[str, tuple[PublishedExperiment, ...]] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
     # Revisions with endpoints by route: a lookup needs no scan over all routes.
     _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
     # Engine types by URL, of endpoints whose type is known.
@@ -172,6 +178,9 @@ class RouteTable:
             route = self.routes.get(name)
             if route is not None and (engine := route.engine_of(revision)):
                 self.engines.update(dict.fromkeys(urls, engine))
+        if self.experiments:
+            backends = {name: route.backends for name, route in self.routes.items()}
+            self.subjects.update(by_subject(self.experiments.values(), backends))
 
     def urls(self, route: Route, revision: str) -> tuple[str, ...]:
         return self.endpoints.get((route.name, revision), ())
@@ -223,6 +232,7 @@ def build(
     *,
     as_of_s: float = 0.0,
     model_routes: Iterable[PublicRoute] = (),
+    experiments: Iterable[PublishedExperiment] = (),
 ) -> RouteTable:
     """One table of all routes and endpoints.
 
@@ -236,7 +246,8 @@ def build(
     unready = _urls_of(by_name, (entry for entry in listed if not entry.ready))
     routes_by_name = {route.name: route for route in model_routes}
     public = owned_names(routes_by_name, owners)
-    return RouteTable(by_name, models, ready, unready, as_of_s, routes_by_name, public)
+    by_experiment = {experiment.name: experiment for experiment in experiments}
+    return RouteTable(by_name, models, ready, unready, as_of_s, routes_by_name, public, by_experiment)
 
 
 def _urls_of(

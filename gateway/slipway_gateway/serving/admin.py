@@ -85,6 +85,7 @@ class AdminApi:
         app.router.add_get("/internal/calls", self._calls)
         app.router.add_get("/internal/usage", self._usage)
         app.router.add_get("/internal/tenants", self._tenants)
+        app.router.add_get("/internal/experiments", self._experiments)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -139,6 +140,11 @@ class AdminApi:
     async def _tenants(self, request: web.Request) -> web.Response:
         """Use of all tenants, and what hinders their requests, for the status of Tenants."""
         return web.Response(body=msgspec.json.encode(self._edge.tenants_report()), content_type="application/json")
+
+    async def _experiments(self, request: web.Request) -> web.Response:
+        """Units, exposures and outcomes by arm, for the status of Experiments."""
+        report = self._edge.experiments.report(self._incarnation)
+        return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _renewed_routes(self, request: web.Request) -> web.Response:
         """The report of `_routes`, for the operator's token; renews the failsafe's time, which a GET does not."""

@@ -28,15 +28,16 @@ from ..balancing.load_balancer import LoadBalancer
 from ..balancing.overload import MODEL, caps_of
 from ..caching.caches import ResponseCaches
 from ..feedback.endpoint import PATH as FEEDBACK
-from ..feedback.endpoint import FeedbackApi, SharedClaims
+from ..feedback.endpoint import FeedbackApi
 from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
 from ..forwarding.proxy import Forwarding
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
-from ..routing.router import match_header_route
+from ..routing.experiments import ChosenArm
 from ..routing.table import Route
 from ..settings import GatewaySettings
+from ..sharing.counters import SharedClaims
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..telemetry.tracing import Traces
@@ -49,6 +50,7 @@ from ..wire.responses import is_text_path
 from . import expect, requester
 from .admission import Admission
 from .cors import Cors
+from .experiments import ArmOfRequest, Destination
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
 from .model_routes import (
@@ -111,8 +113,15 @@ class PublicApi:
         self.access_log = access_log or AccessLog()  # which writes nothing
         self.jobs = jobs
         self.feedback = FeedbackApi(
-            settings, balancer, metrics, forwarding.feedback, forwarding.inference_log, shared=claims
+            settings,
+            balancer,
+            metrics,
+            forwarding.feedback,
+            forwarding.inference_log,
+            shared=claims,
+            outcomes=forwarding.proxy.experiments,
         )
+        self.experiments = forwarding.proxy.experiments
         self.running = 0
         # A request has a place once its body is here; before that it has one of the others, which nothing waits for.
         places = Places(settings.max_inflight, settings.max_client_percentage)
@@ -462,6 +471,8 @@ class PublicApi:
             # Before the limits: a kept response takes no tokens from them.
             kept = await caches.find(call, outgoing)
             forward = partial(caches.serve, call, kept, request, outgoing, record)
+        if outgoing.chosen is not None:
+            forward = partial(self._expose, outgoing.chosen, record, forward)
         if outgoing.meter is None or record.identity is None:
             return await forward()
         may_exceed = self._proxy.forwards_beyond_limits(outgoing, record)
@@ -487,6 +498,16 @@ class PublicApi:
             fits = await self._forwarding.classifiers.fits(namespace, classifier, fields, account)
             facts.classify(namespace, classifier, fits=fits)
 
+    async def _expose(
+        self, chosen: ChosenArm, record: RequestRecord, forward: Callable[[], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Forwards a request that an experiment has chosen the arm of. One that limits refuse does not come here."""
+        try:
+            return await forward()
+        finally:
+            route = self._balancer.published.find(record.model)
+            self.experiments.ended(chosen, record, route.name if route else "")
+
     def _call(
         self,
         request: web.Request,
@@ -506,7 +527,8 @@ class PublicApi:
         record.stream = fields.streams
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
-        route, way = self._destination(model, record, facts, key)
+        ordinary = self._destination(model, record, facts, key)
+        route, way, chosen = destination = self._with_arm(model, ordinary, facts, record, path)
         imposed = (*way.sampling, *_sampling_of(identity))
         body, fields = _with_sampling(request.path, body, fields, path, imposed)
         body, fields, degraded = self._degraded(request.path, body, fields, path, route)
@@ -518,7 +540,6 @@ class PublicApi:
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit, weight=weight
         )
-        preferred = match_header_route(route, request.headers) if route.header_routes else ""
         pinned = self._pinned(route, path, fields) if path else ""
         path_qs, body = _with_own_name(request.rel_url.raw_path_qs, body, fields, path, route)
         record.model = self._balancer.published.current.id_of(route)
@@ -530,7 +551,7 @@ class PublicApi:
             body,
             revision=pinned,
             route=route.name,
-            preferred=preferred,
+            preferred=destination.preferred(request.headers),
             method=request.method,
             stream=record.stream,
             wants_json=fields.wants_json,
@@ -545,6 +566,7 @@ class PublicApi:
             prompt=requester.prompt_of(request, fields, route, tenant),
             fallbacks=way.fallbacks,
             degraded=degraded,
+            chosen=chosen,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
@@ -566,6 +588,27 @@ class PublicApi:
         if taken and self._balancer.published.current is not None:
             self._metrics.degraded(self._balancer.published.current.id_of(route), taken)
         return body, fields, tuple(taken)
+
+    def _with_arm(
+        self,
+        model: str,
+        ordinary: tuple[Route, Way],
+        facts: RequestFacts,
+        record: RequestRecord,
+        path: ModelPath | None,
+    ) -> Destination:
+        """The destination of a request by its experiments. Lines of batches, what the fast lane sent, and requests that
+        no model computes take the ordinary way."""
+        request, fields = facts.request, facts.fields
+        (route, way), table = ordinary, self._balancer.published.current
+        if table is None or not table.subjects or record.begun is not None or request.method != "POST":
+            return Destination(route, way)
+        if self.jobs is not None and self.jobs.is_call(request):
+            return Destination(route, way)
+        arm = ArmOfRequest(self.experiments, table, request, fields, record.identity)
+        if place := resume.place(request.headers.get(resume.LAST_EVENT_ID, "")):
+            return Destination(arm.holder(model, route, place.revision), way)
+        return arm.choose(model, route, way, is_pinned=bool(path and (path.version or fields.version)))
 
     def _pinned(self, route: Route, path: ModelPath, fields: RequestFields) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""

@@ -34,7 +34,7 @@ class RequestFacts:
     def __init__(self, request: web.Request, fields: RequestFields, body: bytes, tenant: str) -> None:
         self.headers: Mapping[str, str] = request.headers
         self.tenant = tenant
-        self._fields, self._body_bytes = fields, len(body)
+        self.request, self.fields, self._body_bytes = request, fields, len(body)
         self._classified: dict[tuple[str, RouteClassifier], bool] = {}
 
     def classified(self, namespace: str, classifier: RouteClassifier) -> bool:
@@ -56,19 +56,19 @@ class RequestFacts:
 
     @cached_property
     def prompt_bytes(self) -> int:
-        return prompts.prompt_bytes(self._fields, self._body_bytes)
+        return prompts.prompt_bytes(self.fields, self._body_bytes)
 
     @cached_property
     def has_tools(self) -> bool:
-        return prompts.has_tools(self._fields)
+        return prompts.has_tools(self.fields)
 
     @cached_property
     def has_images(self) -> bool:
-        return prompts.has_images(self._fields)
+        return prompts.has_images(self.fields)
 
     @cached_property
     def has_code(self) -> bool:
-        return prompts.has_code(self._fields)
+        return prompts.has_code(self.fields)
 
     @cached_property
     def arrived(self) -> datetime:

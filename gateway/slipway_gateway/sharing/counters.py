@@ -1,6 +1,6 @@
 """What a limiter needs of counters that gateways share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ..quotas.gcra import Rate
@@ -17,6 +17,15 @@ class OnAnswer(Protocol):
 
 class CountersAway(Exception):
     """The server of the shared counters does not answer, or refuses the call."""
+
+
+class SharedClaims(Protocol):
+    """What any gateway of the release has counted, kept in a store that gateways share."""
+
+    async def claim(self, ids: Sequence[bytes], seconds: float) -> list[bool]:
+        """Claims ids for `seconds`; returns whether each one was new. Raises CountersAway: that is not known."""
+
+    async def close(self) -> None: ...
 
 
 class SharedBudgets(Protocol):

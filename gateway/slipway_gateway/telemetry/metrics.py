@@ -25,6 +25,7 @@ _Measured = tuple[Callable[[float], None], Sequence[float], list[Callable[[float
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
 _MAX_PAIRS = 1000
 _MAX_TENANTS = 1000
+_MAX_EXPERIMENTS = 250  # with up to 8 arms each
 TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -249,6 +250,18 @@ class GatewayMetrics:
         )  # fmt: skip
         dropped = ("access_log_dropped_total", "Lines of the access log that were not written")
         self._access_log_dropped = self._counter(*dropped, ("reason",))
+        labels = ("experiment", "arm", "result")
+        self._experiment_requests = self._counter(
+            "experiment_requests_total", "Requests to names of experiments", labels
+        )
+        self._exposures = self._counter("exposures_total", "Units by the arm that they came to", labels[:2])
+        self._exposures_lost = self._counter(
+            "exposures_lost_total", "Exposures that a sink has not, by why", ("sink", "reason")
+        )
+        self.experiment_units_forgotten = self._counter(
+            "experiment_units_forgotten_total", "Units of experiments that may be counted again", ()
+        )
+        self._experiments: dict[str, None] = {}
         dropped = ("inference_log_dropped_total", "Rows of the inference log that were not written")
         self._inference_log_dropped = self._counter(*dropped, ("reason",))
 
@@ -369,6 +382,35 @@ class GatewayMetrics:
                 del self._rules[gone]
                 self._by_rule.remove(*gone)
         self._by_rule.labels(*pair).inc()
+
+    def experiment_requests(self, experiment: str, arm: str, result: str) -> None:
+        """A request to a name with an experiment. `result`: where it went or, without an arm, why it has none."""
+        self._touch_experiment(experiment)
+        self._experiment_requests.labels(experiment, arm, result).inc()
+
+    def exposed(self, experiment: str, arm: str) -> None:
+        """A unit came to an arm for the first time."""
+        self._touch_experiment(experiment)
+        self._exposures.labels(experiment, arm).inc()
+
+    def exposures_lost(self, sink: str, reason: str, lines: int) -> None:
+        self._exposures_lost.labels(sink, reason).inc(lines)
+
+    def lost_exposures(self) -> int:
+        """All exposures that a sink has not."""
+        found = (sample for metric in self._exposures_lost.collect() for sample in metric.samples)
+        return int(sum(sample.value for sample in found if sample.name.endswith("_total")))
+
+    def _touch_experiment(self, experiment: str) -> None:
+        """Of more than _MAX_EXPERIMENTS experiments those are forgotten that were first."""
+        if experiment in self._experiments:
+            return
+        self._experiments[experiment] = None
+        if len(self._experiments) > _MAX_EXPERIMENTS:
+            gone = next(iter(self._experiments))
+            del self._experiments[gone]
+            self._experiment_requests.remove_by_labels({"experiment": gone})
+            self._exposures.remove_by_labels({"experiment": gone})
 
     def recounted(self, result: str) -> None:
         """`result`: `same`, or what differs between the data plane and Python."""

@@ -15,6 +15,7 @@ from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
 from ..quotas.meter import Meter
 from ..quotas.usage import Usage
+from ..routing.experiments import ChosenArm
 from ..routing.fallbacks import Fallback
 from ..routing.router import RouteEndpoint
 from ..wire.isolation import Isolation
@@ -79,6 +80,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     scorable: bool = True
     responds_as: str = ""
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
+    chosen: ChosenArm | None = None  # by an experiment
     fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
     fallbacks: tuple[Fallback, ...] | None = None  # of the rule that led to the route; None: those of the route
     degraded: tuple[str, ...] = ()  # what it has less of, because its route is overloaded

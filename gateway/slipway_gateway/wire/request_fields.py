@@ -331,6 +331,11 @@ def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collectio
     return ""
 
 
+def user_of(fields: RequestFields) -> str:
+    """The user that the body names; "" where it names none."""
+    return _name(fields.user)
+
+
 def client(headers: Mapping[str, str], owner: str, sources: Collection[str]) -> str:
     """The client that memory shares are counted for: the API key, else the owner of the address.
 

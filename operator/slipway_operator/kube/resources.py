@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from slipway_contracts.experiments import spec as experiments
 from slipway_contracts.model_routes import spec as model_routes
 from slipway_operator.model import labels
 
@@ -35,6 +36,7 @@ ANALYSIS_TEMPLATES = Resource(labels.API_VERSION, "AnalysisTemplate", "analysist
 MODEL_POOLS = Resource(labels.API_VERSION, labels.POOL_KIND, "modelpools")
 TENANTS = Resource(labels.API_VERSION, "Tenant", "tenants")
 MODEL_ROUTES = Resource(labels.API_VERSION, model_routes.KIND, model_routes.PLURAL)
+EXPERIMENTS = Resource(labels.API_VERSION, experiments.KIND, experiments.PLURAL)
 REFERENCE_GRANTS = Resource("gateway.networking.k8s.io/v1beta1", "ReferenceGrant", "referencegrants")
 REPLICA_SETS = Resource("apps/v1", "ReplicaSet", "replicasets")
 LEADER_WORKER_SETS = Resource(labels.GROUPS_API_VERSION, labels.LEADER_WORKER_SET, "leaderworkersets")

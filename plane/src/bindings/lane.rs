@@ -35,7 +35,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 20] = [
+const REASONS: [&str; 21] = [
     "",
     "tenants",
     "recount",
@@ -56,6 +56,7 @@ const REASONS: [&str; 20] = [
     "degradation",
     "cache",
     "model_route",
+    "experiment",
 ];
 
 fn reason(given: &str) -> PyResult<&'static str> {

@@ -28,6 +28,12 @@
 - apiGroups: [slipway.dev]
   resources: [modelroutes/status]
   verbs: [update]
+- apiGroups: [slipway.dev]
+  resources: [experiments]
+  verbs: [list]
+- apiGroups: [slipway.dev]
+  resources: [experiments/status]
+  verbs: [update]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [referencegrants]
   verbs: [list]
@@ -201,7 +207,7 @@
 
 {{- define "slipway.gatewayRules" -}}
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments, modelroutes]
+  resources: [modeldeployments, modelroutes, experiments]
   verbs: [get, list, watch]
 # Endpoints are pods that a revision's own ReplicaSet controls, or leaders of its LeaderWorkerSet.
 - apiGroups: [""]
