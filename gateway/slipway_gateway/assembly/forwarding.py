@@ -59,7 +59,8 @@ def forwarding_of(
     sender = Sender(balancer, session, open_direct(session), signer, clock, isolation)
     retries = Retries(settings, balancer, metrics, sender, crashes, clock=clock)
     memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
-    metrics.remembered.set_function(lambda: memory.size_bytes)
+    streams = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
+    metrics.remembered.set_function(lambda: memory.size_bytes + streams.size_bytes)
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
     processor = ProcessorUse(clock, time.thread_time, processor_limit())
@@ -101,7 +102,9 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events)
+    return Forwarding(
+        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, streams
+    )
 
 
 def caches_of(

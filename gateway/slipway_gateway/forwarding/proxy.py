@@ -26,6 +26,7 @@ from .event_relays import EventRelays
 from .fallback import Answered, Fallbacks
 from .held_request import HeldRequest
 from .relay import Relay, RelayContext
+from .resume_memory import ResumeMemory
 from .resumption import Resumption
 from .retry_state import RetryState
 
@@ -44,6 +45,7 @@ class Forwarding:
     crashes: CrashTracker
     signer: TenantSigner
     events: EventRelays
+    streams: ResumeMemory  # of requests whose clients may come back by their ids
 
 
 class Proxy:

@@ -192,6 +192,13 @@ class GatewayMetrics:
         self._of_caches = (self._cached, self._saved_tokens, self._saved_cost)
 
     def _declare_clients(self) -> None:
+        self._stream_requests = self._counter(
+            "stream_requests_total", "Requests by WebSocket and gRPC streams of tokens", ("surface", "outcome")
+        )
+        self.websocket_connections = self._gauge("websocket_connections", "Connections of WebSocket", ())
+        self._websockets_closed = self._counter(
+            "websockets_closed_total", "Connections of WebSocket that ended, by why", ("reason",)
+        )
         connections = self._gauge("connections", "Connections of clients", ())
         # Those that Python counts, and those that the data plane does.
         self._counted_connections = 0
@@ -443,6 +450,13 @@ class GatewayMetrics:
 
     def access_log_dropped(self, reason: str, lines: int) -> None:
         self._access_log_dropped.labels(reason).inc(lines)
+
+    def stream_request_ended(self, surface: str, outcome: str) -> None:
+        """A request for a stream of tokens ended. `surface`: `websocket` or `grpc`."""
+        self._add(self._stream_requests, 1, surface, outcome)
+
+    def websocket_closed(self, reason: str) -> None:
+        self._websockets_closed.labels(reason).inc()
 
     def connections_changed(self, by: int) -> None:
         self._counted_connections += by
