@@ -26,6 +26,28 @@ async def socket_of(
         yield opened
 
 
+HANDSHAKE = (
+    b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+async def raw_socket(gate: Gateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of which the test reads and writes the bytes."""
+    host, port = "127.0.0.1", int(gate.url.rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection(host, port, limit=65536)
+    writer.write(HANDSHAKE)
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    return reader, writer
+
+
+def frame(message: bytes, first: int = 0x81) -> bytes:
+    """A frame as clients send it, with a mask of zeros. `first`: its first byte, by default that of a whole text."""
+    size = len(message)
+    length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + size.to_bytes(2)
+    return bytes((first,)) + length + bytes(4) + message
+
+
 async def send(socket: ClientConnection, message: dict[str, Any]) -> None:
     await socket.send(json.dumps(message))
 

@@ -61,9 +61,8 @@ class _CallSink:
     async def deliver(self, event: TokenEvent) -> None:
         try:
             await self._methods.deliver(self._context, generation_messages.event_of(self.id, event))
-        except errors.RequestError as stalled:
-            self._is_gone = True
-            refuse(self._context, stalled.status, str(stalled))
+        except errors.RequestError:
+            self.stalled()
             raise ConnectionResetError("the client does not read") from None
 
     async def fail(self, failure: Failure) -> None:
@@ -72,3 +71,7 @@ class _CallSink:
         error = failure.error
         status = statuses.status_of(failure.status) if failure.status else statuses.status_of_event(error.code, error.type)
         self._context.set_status(status, error.message)
+
+    def stalled(self) -> None:
+        self._is_gone = True
+        refuse(self._context, 408, "The client did not read its stream in time.")

@@ -29,6 +29,8 @@ TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
+LEFT = "client_closed"  # the outcome of a request whose client hung up
+
 
 def _no_usage() -> None:
     return None
@@ -76,7 +78,7 @@ class RequestRecord(msgspec.Struct):
     def left(self) -> None:
         """The client hung up: too early, unless it has the whole stream, after which OpenAI's clients hang up."""
         if not self.whole:
-            self.end("client_closed", 499)
+            self.end(LEFT, 499)
 
 
 class _Registry(CollectorRegistry):

@@ -18,7 +18,7 @@ from ..forwarding.stand_ins import BodyStandIn, CallConnection, Peer, RequestHea
 from ..serving import requester
 from ..serving.api import PublicApi
 from ..settings import GatewaySettings
-from ..telemetry.metrics import RequestRecord
+from ..telemetry.metrics import LEFT, RequestRecord
 from ..wire import errors
 from ..wire.headers import REQUEST_ID
 from ..wire.resume import LAST_EVENT_ID
@@ -46,6 +46,9 @@ class Sink(Protocol):
 
     async def fail(self, failure: Failure) -> None:
         """Sends the end of the request."""
+
+    def stalled(self) -> None:
+        """The client is gone, or does not read: it gets nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +172,10 @@ class TokenStreams:
         return _failure_of(self._api.refuse(refusal, request, caller.path))
 
     async def _serve(self, run: StreamRun, writer: EventWriter) -> Failure | None:
-        caller = run.caller
+        caller, records = run.caller, list[RequestRecord]()
 
         async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
+            records.append(record)
             run.owner = requester.client_of(request, record.identity, self._settings)
             generate = await self._resolved(run, writer)
             run.body, self._running[run.key] = generate.body, run
@@ -183,6 +187,9 @@ class TokenStreams:
         body = run.start.body if isinstance(run.start, Generate) else b""
         response = await self._api.serve(caller.outer(run.id, body, run.connection, writer), work, caller.path)
         if writer.finished:
+            return None
+        if records and records[0].outcome == LEFT:
+            run.sink.stalled()
             return None
         if not response.prepared:
             assert isinstance(response, web.Response)

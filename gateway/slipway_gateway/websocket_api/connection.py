@@ -24,6 +24,7 @@ from . import frames, handshake
 
 log = logging.getLogger(__name__)
 
+STALLED = "stalled"
 _CLOSED_S = 2.0  # for the client's close frame; after it the connection ends
 _LINGER_S = 5.0  # for what is still in its buffers
 # A message of at most this size into an empty buffer is below the size from which a write waits.
@@ -126,7 +127,7 @@ class StreamConnection:
 
     def close(self, code: int, reason: str) -> None:
         """Ends the connection; requests that run end with it. `reason`: for the client and the metrics."""
-        if self._closing:
+        if self._closing or self._request.transport is None:
             return
         self._closing, self.reason = True, reason
         closing = observe(asyncio.create_task(self._close(code, reason), name="close of a WebSocket"))
@@ -145,7 +146,7 @@ class StreamConnection:
             async with asyncio.timeout(self._settings.stall_timeout_s):
                 await self._socket.send_frame(message, kind)
         except TimeoutError:
-            self.close(WSCloseCode.POLICY_VIOLATION, "stalled")
+            self.close(WSCloseCode.POLICY_VIOLATION, STALLED)
             raise ConnectionResetError("the client does not read") from None
 
     # -- what arrives
@@ -296,6 +297,9 @@ class _RequestSink:
     async def fail(self, failure: Failure) -> None:
         self.is_unauthenticated = failure.status == 401
         await self._connection.send(frames.error_message(self._id, failure))
+
+    def stalled(self) -> None:
+        self._connection.close(WSCloseCode.POLICY_VIOLATION, STALLED)
 
 
 _REASONS = {
