@@ -137,7 +137,7 @@ class GatewaySettings(ProcessSettings):
     )
     host: Address = Field("", description="address of the API port; without one every interface")
     port: Port = Field(8000, description="port of the API")
-    grpc_port: Port = Field(0, description="port of the Open Inference Protocol's gRPC; 0: none")
+    grpc_port: Port = Field(0, description="port of gRPC: the Open Inference Protocol and streams of tokens; 0: none")
     grpc_connection_age_s: Seconds = Field(
         30.0,
         gt=0,

@@ -61,7 +61,7 @@ def text_of(events: list[Any]) -> str:
 
 async def served(pod: InProcess, made: GrpcGateway) -> None:
     pod.engine.tokens = tuple(range(5, 45))
-    made.gate.route(("v1", 100, [str(pod.server.make_url("")).rstrip("/")]))
+    made.gate.route(("v1", 100, [pod.url]))
 
 
 async def test_a_stream_has_the_events_of_http_and_each_field_of_the_request_arrives() -> None:

@@ -24,7 +24,7 @@ async def served(**changes: Any) -> AsyncIterator[tuple[InProcess, Gateway]]:
     listed = [tenant("team-a", A), tenant("team-b", B)]
     async with InProcess(model_of()) as pod, gateway(listed, PEPPER, **changes) as gate:
         pod.engine.tokens = tuple(range(5, 45))
-        gate.route(("v1", 100, [str(pod.server.make_url("")).rstrip("/")]))
+        gate.route(("v1", 100, [pod.url]))
         yield pod, gate
 
 
@@ -73,7 +73,7 @@ async def test_a_stream_whose_connection_breaks_goes_on_where_the_client_lost_it
 
 async def test_another_gateway_goes_on_by_the_id_of_the_last_event() -> None:
     async with served() as (pod, one), gateway([tenant("team-a", A)], PEPPER) as two:
-        two.route(("v1", 100, [str(pod.server.make_url("")).rstrip("/")]))
+        two.route(("v1", 100, [pod.url]))
         async with socket_of(one, key=A) as socket:
             await send(socket, REQUEST | {"id": "r"})
             whole = await until_last(socket)
