@@ -146,3 +146,19 @@ def test_marks_are_bounded_and_ids_of_other_forms_are_left_out() -> None:
         marks.add(f"r.s.{position}.00000000.h")
     assert not marks.event_id(5) and marks.event_id(3 * MAX_MARKS - 1)
     assert len(ENCODE(RememberedStream.of(b"", marks))) < 11 * MAX_MARKS
+
+
+async def test_one_client_pushes_out_its_own_streams() -> None:
+    async with served(max_remembered_bytes=40_000) as (_, gate):
+        async with socket_of(gate, key=B) as socket:
+            await send(socket, REQUEST | {"id": "kept"})
+            whole = await until_last(socket)
+        async with socket_of(gate, key=A) as socket:
+            for number in range(60):
+                await send(socket, REQUEST | {"id": f"r{number}"})
+                await until_last(socket)
+            await send(socket, {"type": "resume", "id": "r0", "from": 1})
+            assert code_of(await receive(socket)) == (404, "stream_not_found")
+        async with socket_of(gate, key=B) as socket:
+            await send(socket, {"type": "resume", "id": "kept", "from": 0})
+            assert await until_last(socket) == whole
