@@ -170,6 +170,3 @@ def test_a_message_that_is_none_is_refused_by_name(message: bytes) -> None:
     with pytest.raises(RequestError) as refused:
         start_of(message)
     assert refused.value.status == 400
-
-
-

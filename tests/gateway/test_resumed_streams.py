@@ -109,7 +109,7 @@ async def test_a_stream_of_another_tenant_is_unknown_a_thousand_times() -> None:
 
 
 async def test_a_resume_takes_over_a_stream_that_runs_and_a_cancelled_one_is_gone() -> None:
-    async with served() as (pod, gate):
+    async with served() as (_pod, gate):
         async with socket_of(gate, key=A) as first, socket_of(gate, key=A) as second:
             await send(first, REQUEST | {"id": "r"})
             got = [await receive(first) for _ in range(5)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from aiohttp import web
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from slipway_gateway.quotas.policy import Policy
+from slipway_gateway.quotas.tenant import Limits
 from slipway_plane import NATIVE
 from testkit.until import until_async
 
 from .harness import Gateway, Upstream, gateway, upstream
 from .tenants import PEPPER, bearer, make_key, tenant
+from .test_mirror import mirroring
 from .token_streams import (
     GENERATE,
     closed,
@@ -182,6 +186,29 @@ async def test_a_server_that_dies_in_a_stream_ends_it_with_an_error_and_the_conn
             last = (await until_last(socket))[-1]
             assert last["type"] == "error" and last["error"]["code"] == "upstream_died"
         assert stream_requests(gate) == {"upstream_error": 2}
+
+
+async def test_limits_the_judge_and_mirrors_take_each_message_as_a_request() -> None:
+    limited = replace(tenant("team-a", A), policy=Policy(Limits(requests_per_minute=2)))
+    async with (
+        upstream(generating("a")) as stable,
+        upstream(generating("b")) as canary,
+        gateway([limited], PEPPER) as gate,
+        socket_of(gate, key=A) as socket,
+    ):
+        gate.balancer.publish(mirroring([canary.url], [stable.url]))
+        for _ in range(2):
+            await send(socket, GENERATE)
+            assert text_of(await until_last(socket)) == "a"
+        await send(socket, GENERATE)
+        refused_ = await receive(socket)
+        assert code_of(refused_) == (429, "rate_limit_exceeded") and refused_["retry_after_ms"] > 0
+        await until_async(lambda: len(canary.seen) == 2)
+        assert {request.headers["X-Slipway-Shadow"] for request in canary.seen} == {"1"}
+        [report] = gate.balancer.report().values()
+        [sample] = report.samples
+        assert sum(one.requests for one in sample.revisions.values()) == 2, "first attempts, for the judge"
+        assert gate.outcomes() == stream_requests(gate) == {"ok": 2, "refused": 1}
 
 
 # -- who may connect
@@ -405,16 +432,15 @@ async def test_a_client_that_does_not_read_holds_its_server_back_and_is_closed_a
 
 
 async def test_a_client_that_answers_no_ping_is_gone_and_one_that_does_stays() -> None:
-    async with gateway(websocket_ping_interval_s=0.2) as gate:
-        async with socket_of(gate) as alive:
-            reader, writer = await raw_socket(gate)
-            async with asyncio.timeout(10):
-                with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                    assert await reader.readexactly(2) == b"\x89\x00"  # a ping
-                    await reader.readexactly(1)
-            assert closed(gate) == {"lost": 1}
-            writer.close()
-            await alive.ping()
+    async with gateway(websocket_ping_interval_s=0.2) as gate, socket_of(gate) as alive:
+        reader, writer = await raw_socket(gate)
+        async with asyncio.timeout(10):
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                assert await reader.readexactly(2) == b"\x89\x00"  # a ping
+                await reader.readexactly(1)
+        assert closed(gate) == {"lost": 1}
+        writer.close()
+        await alive.ping()
 
 
 async def test_a_connection_without_requests_is_closed_after_a_while() -> None:

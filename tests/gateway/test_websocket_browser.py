@@ -1,4 +1,4 @@
-"""The WebSocket of Chromium at `/v1/stream`: a page sends its key as a subprotocol, and comes from an allowed origin."""
+"""Chromium's WebSocket at `/v1/stream`: a page sends its key as a subprotocol, and is of an allowed origin."""
 
 from typing import Any
 

@@ -86,7 +86,9 @@ class Streamer:
             return received
         await self._world.flushed(time.monotonic())
         reading = asyncio.create_task(self.go_on(start, received))
-        while len(received.tokens) < behind and not reading.done():
+        for _ in range(100_000):
+            if len(received.tokens) >= behind or reading.done():
+                break
             await asyncio.sleep(PAUSE_S / 2)
         holder = received.event_id.rpartition(".")[2]
         killed: Any = self._world.gates[self.number]

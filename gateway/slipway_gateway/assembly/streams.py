@@ -9,9 +9,7 @@ from ..token_streams.streams import TokenStreams
 from ..websocket_api.endpoint import WebSocketEndpoint
 
 
-def app_of(
-    edge: PublicApi, settings: GatewaySettings, metrics: GatewayMetrics
-) -> tuple[web.Application, TokenStreams]:
+def app_of(edge: PublicApi, settings: GatewaySettings, metrics: GatewayMetrics) -> tuple[web.Application, TokenStreams]:
     """The application with the endpoint of WebSocket, and the streams of the gateway, once in a process."""
     streams = TokenStreams(edge, settings)
     endpoint = WebSocketEndpoint(edge, streams, settings, metrics)

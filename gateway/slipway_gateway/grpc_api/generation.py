@@ -15,7 +15,6 @@ from .methods import Methods, refuse
 from .reading import MessageReader
 
 
-
 class TokenStream:
     """Runs one call."""
 
@@ -69,7 +68,9 @@ class _CallSink:
         if self._is_gone:
             return
         error = failure.error
-        status = statuses.status_of(failure.status) if failure.status else statuses.status_of_event(error.code, error.type)
+        status = (
+            statuses.status_of(failure.status) if failure.status else statuses.status_of_event(error.code, error.type)
+        )
         self._context.set_status(status, error.message)
 
     def stalled(self) -> None:

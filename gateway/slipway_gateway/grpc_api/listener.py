@@ -225,8 +225,8 @@ class GrpcServer:
             stream.reset(ErrorCode.CANCEL)
 
     async def _unimplemented(self, context: CallContext) -> None:
-        served = ", ".join((*UNARY, STREAM))
-        message = f"{context.method[:200]} is not served: this gateway has {SERVICE} with {served}, {GRPC_STREAM[1:]}, and {HEALTH}."
+        served = f"{SERVICE} with {', '.join((*UNARY, STREAM))}, {GRPC_STREAM[1:]}, and {HEALTH}"
+        message = f"{context.method[:200]} is not served: this gateway has {served}."
         call = self._methods.call(context, "/unimplemented")
         refusal = errors.invalid("unimplemented", message, status=501)
         self._methods.api.refuse(refusal, call.request)

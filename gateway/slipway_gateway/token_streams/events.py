@@ -30,7 +30,7 @@ class StreamError(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """The end of a request without its whole stream. `status`: that of HTTP; 0: an event of its server had no status."""
+    """The end of a request without its whole stream. `status`: of HTTP; 0: its server sent an event without one."""
 
     status: int
     error: StreamError

@@ -65,9 +65,7 @@ class Caller:
     peer: Peer
     is_cutting: Callable[[], bool]
 
-    def outer(
-        self, id_: str, body: bytes, connection: CallConnection, writer: EventWriter
-    ) -> web.Request:
+    def outer(self, id_: str, body: bytes, connection: CallConnection, writer: EventWriter) -> web.Request:
         """The request as its client made it, which is counted."""
         headers = self.headers.copy()
         if id_:
@@ -79,9 +77,7 @@ class Caller:
         headers = _headers_of(self.headers, id_, generate)
         return self._request("POST", PATH, headers, generate.body, connection, writer)
 
-    def _request(
-        self, method: str, path: str, headers: CIMultiDict[str], body: bytes, *stand_ins: Any
-    ) -> web.Request:
+    def _request(self, method: str, path: str, headers: CIMultiDict[str], body: bytes, *stand_ins: Any) -> web.Request:
         connection, writer = stand_ins
         head = RequestHead(method, path, CIMultiDictProxy(headers), self.version, self.peer.address)
         return request_without_connection(head, BodyStandIn(body), connection, writer, asyncio.current_task())
@@ -233,7 +229,6 @@ class TokenStreams:
         if writer.marks and run.end != CANCELLED:
             self._api.streams.keep(run.key, ENCODE(RememberedStream.of(run.body, writer.marks)), run.owner)
         run.leave()
-
 
 
 def new_id() -> str:

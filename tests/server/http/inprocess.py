@@ -73,7 +73,9 @@ class InProcess:
         self._max_body_bytes = max_body_bytes
 
     async def __aenter__(self) -> "InProcess":
-        self.app, _ = build(self.service, ReplayStore(ReplayLimits(window_s=self._replay_s), self.metrics), self._max_body_bytes)
+        self.app, _ = build(
+            self.service, ReplayStore(ReplayLimits(window_s=self._replay_s), self.metrics), self._max_body_bytes
+        )
         self.server = TestServer(self.app, port=self._port)
         await self.server.start_server(auto_decompress=False)  # as serve() does
         self.client = aiohttp.ClientSession()
