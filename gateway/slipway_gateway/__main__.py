@@ -33,6 +33,7 @@ from .assembly.stores import (
     shared_stores,
     traces_of,
 )
+from .assembly.streams import app_of
 from .authentication.issuers import IssuerKeys
 from .authentication.known_tenants import KnownTenants
 from .authentication.pepper import PepperFile
@@ -54,6 +55,7 @@ from .telemetry.access_log import AccessLog
 from .telemetry.inference_log import InferenceLog
 from .telemetry.metrics import GatewayMetrics
 from .telemetry.tracing import Traces
+from .token_streams.streams import TokenStreams
 from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.session import open_direct, open_session
 from .upstream.warmup import Warmup
@@ -99,11 +101,11 @@ def _version() -> str:
 
 
 async def _listen_grpc(
-    edge: PublicApi, balancer: LoadBalancer, settings: GatewaySettings, tls: ServerTls | None
+    edge: PublicApi, balancer: LoadBalancer, settings: GatewaySettings, tls: ServerTls | None, streams: TokenStreams
 ) -> GrpcServer | None:
     if not settings.grpc_port:
         return None
-    server = GrpcServer(edge, balancer.published, settings, tls)
+    server = GrpcServer(edge, balancer.published, settings, tls, streams=streams)
     try:
         await server.start()
     except OSError as error:
@@ -201,8 +203,9 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         admin = AdminApi(edge, balancer, metrics, tables.source, incarnation, token, tables.last, tasks=tasks)
         admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
-        runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls, plane=plane)
-        grpc_port = await _listen_grpc(edge, balancer, settings, tls)
+        app, streams = app_of(edge, settings, metrics)
+        runner = await listen(app, settings.host, settings.port, settings, door, tls, plane=plane)
+        grpc_port = await _listen_grpc(edge, balancer, settings, tls, streams)
         _ports_are_open(runner, *admin_runners, tls=tls is not None)
         warmup = Warmup(open_direct(session), settings.warm_connections, clock)
         _supervise(

@@ -168,7 +168,7 @@ class GatewaySettings(ProcessSettings):
     )
     host: Address = Field("", description="address of the API port; without one every interface")
     port: Port = Field(8000, description="port of the API")
-    grpc_port: Port = Field(0, description="port of the Open Inference Protocol's gRPC; 0: none")
+    grpc_port: Port = Field(0, description="port of gRPC: the Open Inference Protocol and streams of tokens; 0: none")
     grpc_connection_age_s: Seconds = Field(
         30.0,
         gt=0,
@@ -281,7 +281,11 @@ class GatewaySettings(ProcessSettings):
         30.0, description="time that a broken stream, or a request whose server died, may wait for another server"
     )
     remember_s: Seconds = Field(600.0, description="time that the tokens of a broken stream are kept for its client")
-    max_remembered_bytes: Bytes = Field(64 << 20, description="size of all these tokens; beyond it the oldest go")
+    max_remembered_bytes: Bytes = Field(
+        64 << 20,
+        description="size of all these tokens, and as much again of streams by WebSocket and gRPC with their requests; "
+        "beyond it the oldest go",
+    )
     cache_max_bytes: Bytes = Field(
         64 << 20,
         description="size of the responses that are kept for routes with a cache, and no more than a quarter of the "
@@ -294,6 +298,23 @@ class GatewaySettings(ProcessSettings):
         SecretStr(""),
         description="Redis or Valkey server where gateways keep responses together, with URLs as for --redis-url; not "
         "the same one: it should delete what was used least when it is full; without one each gateway keeps its own",
+    )
+    websocket_max_requests: Count = Field(
+        32, description="requests that run on one connection of WebSocket; above it 429; 0: no WebSocket is served"
+    )
+    websocket_max_message_bytes: Annotated[Bytes, Field(ge=1024)] = Field(
+        1 << 20, description="largest message of a WebSocket; above it the connection is closed with 1009"
+    )
+    websocket_messages_per_second: PositiveCount = Field(
+        50, description="messages of one connection of WebSocket in a second; above it it is closed with 1008"
+    )
+    websocket_ping_interval_s: Seconds = Field(
+        20.0,
+        gt=0,
+        description="silence after which a client of WebSocket gets a ping, and after as much again is gone",
+    )
+    websocket_idle_timeout_s: Seconds = Field(
+        300.0, gt=0, description="time after which a WebSocket without a running request is closed with 1000"
     )
     connect_timeout_s: Seconds = Field(2.0, description="time to connect to an endpoint")
     warm_connections: Count = Field(

@@ -56,7 +56,7 @@ async def grpc_gateway(
     async with gateway(tenants, pepper, **settings) as gate:
         made_settings = GatewaySettings(**settings)
         tls = server_tls(made_settings, gate.metrics)
-        server = GrpcServer(gate.edge, gate.balancer.published, made_settings, tls)
+        server = GrpcServer(gate.edge, gate.balancer.published, made_settings, tls, streams=gate.streams)
         await server.start()
         checking = asyncio.create_task(server.run())
         async with aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1)]) as made:

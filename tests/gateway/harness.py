@@ -17,6 +17,7 @@ from slipway_contracts.route_table import Backend
 from slipway_gateway.assembly.forwarding import caches_of, forwarding_of
 from slipway_gateway.assembly.plane import join_lane
 from slipway_gateway.assembly.stores import access_log_of, admission_of, experiments_of, jobs_of, shared_stores
+from slipway_gateway.assembly.streams import app_of
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
 from slipway_gateway.authentication.known_tenants import KnownTenants
@@ -43,6 +44,7 @@ from slipway_gateway.telemetry.access_log import AccessLog
 from slipway_gateway.telemetry.inference_log import InferenceLog
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
 from slipway_gateway.telemetry.tracing import Traces
+from slipway_gateway.token_streams.streams import TokenStreams
 from slipway_gateway.upstream.internal_tls import internal_tls
 from slipway_gateway.upstream.session import open_session
 from tests.support import certificates
@@ -105,6 +107,7 @@ class Gateway:
     admission: Admission
     ledger: Ledger
     caches: ResponseCaches
+    streams: TokenStreams
     plane: PlanePort | None = None
     generation: int = 0
     counted: dict[tuple[str, ...], float] = field(default_factory=dict)
@@ -235,8 +238,7 @@ async def gateway(
         if tenants is not None:
             known.publish(tenants)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        reviews = accounts if accounts.audience else None
-        verifies = bool(settings.tls_client_ca_file)
+        reviews, verifies = accounts if accounts.audience else None, bool(settings.tls_client_ca_file)
         authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, reviews, verifies_clients=verifies)
         running = [
             asyncio.create_task(one.run())
@@ -263,7 +265,8 @@ async def gateway(
         plane = plane_port(settings, metrics)
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tls = server_tls(settings, metrics)
-        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), tls, plane=plane)
+        app, streams = app_of(edge, settings, metrics)
+        runner = await listen(app, "127.0.0.1", 0, settings, edge.door(), tls, plane=plane)
         if plane:
             running.append(asyncio.create_task(plane.run()))
         admin_host, scheme = settings.admin_host or "127.0.0.1", "https" if settings.tls_cert_file else "http"
@@ -285,6 +288,7 @@ async def gateway(
                 admission,
                 ledger,
                 caches,
+                streams,
                 plane,
             )
         finally:

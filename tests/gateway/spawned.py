@@ -1,11 +1,13 @@
 """A gateway in a process of its own, to be killed: `python -m tests.gateway.spawned CONFIG`, and how it is started."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from typing import Any
 from slipway_gateway.identity.tenants import KnownTenant
 
 from . import tenants
-from .harness import gateway
+from .grpc_gateway import grpc_gateway
+from .harness import Gateway, gateway
 
 ROUTED = "chat"
 
@@ -59,13 +62,24 @@ class SpawnedGateway:
         return float(self._marks.read_text() or 0) if self._marks.exists() else 0.0
 
 
+@contextlib.asynccontextmanager
+async def opened(listed: list[KnownTenant], settings: dict[str, Any]) -> AsyncIterator[Gateway]:
+    """The gateway, with a gRPC port where the settings have one."""
+    if "grpc_port" in settings:
+        async with grpc_gateway(listed, tenants.PEPPER, auth_mode="required", **settings) as made:
+            yield made.gate
+        return
+    async with gateway(listed, tenants.PEPPER, auth_mode="required", **settings) as edge:
+        yield edge
+
+
 async def main(config: dict[str, Any]) -> None:
     listed = [
         KnownTenant(name, weight=weight, keys=tuple(map(tenants.entry, keys)))
         for name, (keys, weight) in config["tenants"].items()
     ]
     marks = os.open(config["marks"], os.O_WRONLY | os.O_CREAT)
-    async with gateway(listed, tenants.PEPPER, auth_mode="required", **config["settings"]) as edge:
+    async with opened(listed, config["settings"]) as edge:
         edge.route(("r1", 100, config["upstreams"]), model=ROUTED)
         flush = edge.ledger.flush
 

@@ -71,7 +71,8 @@ def forwarding_of(
     sender = Sender(balancer, session, open_direct(session), signer, clock, isolation)
     retries = Retries(settings, balancer, metrics, sender, crashes, clock=clock)
     memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
-    metrics.remembered.set_function(lambda: memory.size_bytes)
+    streams = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
+    metrics.remembered.set_function(lambda: memory.size_bytes + streams.size_bytes)
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
     demand = ClientDemand(
@@ -117,7 +118,19 @@ def forwarding_of(
         experiments=experiments,
     )
     return Forwarding(
-        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, external, classifiers
+        proxy,
+        budget,
+        feedback,
+        resumption,
+        queue,
+        twins,
+        inference_log,
+        crashes,
+        signer,
+        events,
+        external,
+        classifiers,
+        streams,
     )
 
 

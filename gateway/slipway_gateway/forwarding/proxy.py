@@ -30,6 +30,7 @@ from .event_relays import EventRelays
 from .fallback import Answered, Fallbacks
 from .held_request import HeldRequest
 from .relay import Relay, RelayContext
+from .resume_memory import ResumeMemory
 from .resumption import Resumption
 from .retry_state import RetryState
 
@@ -50,6 +51,7 @@ class Forwarding:
     events: EventRelays
     external: ExternalClient
     classifiers: Classifiers
+    streams: ResumeMemory  # of requests whose clients may come back by their ids
 
 
 class Proxy:

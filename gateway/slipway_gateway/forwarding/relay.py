@@ -170,7 +170,10 @@ class Relay:
         return self._out
 
     def close(self) -> None:
-        if self._progress and not self._done:
+        writer = self._request.writer
+        # A connection behind the writer may lose what it took.
+        remembers = isinstance(writer, WholeWriter) and writer.remembers
+        if self._progress and (remembers or not self._done):
             self._context.resumption.remember(self._call, self._progress)
         self._answer.close()
         if self._mirrored:
@@ -509,7 +512,12 @@ class UnusableResponse(ConnectionError):
 
 
 class WholeWriter(ABC):
-    """A writer that takes a response at once: there is no connection behind it."""
+    """A writer that takes a response at once: there is no connection behind it.
+
+    `remembers`: its client may come back for events that were written, whole streams too.
+    """
+
+    remembers = False
 
     @abstractmethod
     def take_whole(self, status: int, headers: CIMultiDict[str], body: bytes) -> None:

@@ -1,13 +1,73 @@
 """What stands in for the body and the writer of a request that another API makes of its own: without a connection."""
 
-from typing import Any, cast
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from multidict import CIMultiDict
+from aiohttp.http import HttpVersion, RawRequestMessage
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from ..limits.budget import Account
 from .relay import UnusableResponse, WholeWriter
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The client. `certificate` returns its verified one, as `ssl.SSLSocket.getpeercert` does; None: it has none."""
+
+    address: str
+    certificate: Callable[[], Mapping[str, Any] | None] = lambda: None
+
+
+class CallConnection:
+    """Stands in for the connection of a request, with what the API reads of one.
+
+    `is_cutting` returns whether this gateway itself cancels its calls now, as at its end.
+    """
+
+    ssl_context = peername = sockname = None
+
+    def __init__(self, peer: Peer, is_cutting: Callable[[], bool], on_abort: Callable[[], None] = _nothing) -> None:
+        """`on_abort`: called where the response must not be written any more, because its client does not read."""
+        self._peer, self._is_cutting, self._on_abort = peer, is_cutting, on_abort
+        self.aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As of a transport: the client's certificate for `peercert`, else `default`."""
+        return self._peer.certificate() if name == "peercert" else default
+
+    @property
+    def transport(self) -> "CallConnection":
+        return self
+
+    def is_closing(self) -> bool:
+        """Whether the client is gone. A call that is cancelled, and not by this gateway, was left or is too late."""
+        return not self._is_cutting()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.aborted = True
+        self._on_abort()
+
+
+class RequestHead(NamedTuple):
+    """The head of a request that no connection brought. `remote`: the address of its client."""
+
+    method: str
+    path: str
+    headers: "CIMultiDictProxy[str]"
+    version: HttpVersion
+    remote: str
 
 
 class BodyStandIn:
@@ -33,6 +93,25 @@ def with_writer(request: web.Request, writer: AbstractStreamWriter) -> web.Reque
     return web.Request(
         request._message, content, request.protocol, writer, request.task, request._loop, remote=request.remote
     )
+
+
+def request_without_connection(
+    head: RequestHead,
+    body: BodyStandIn,
+    connection: CallConnection,
+    writer: AbstractStreamWriter,
+    task: "asyncio.Task[Any] | None",
+) -> web.Request:
+    """A request for the API. Body and connection stand in for aiohttp's own, with all that the gateway reads of them.
+
+    `task`: in which it is served.
+    """
+    url = URL(head.path, encoded=True)
+    parts = (head.method, head.path, head.version, head.headers, (), False, None, False, False, url)
+    message = RawRequestMessage(*parts)
+    content, protocol, serving = cast("Any", body), cast("Any", connection), cast("Any", task)
+    loop = asyncio.get_running_loop()
+    return web.Request(message, content, protocol, writer, serving, loop, remote=head.remote)
 
 
 class ResponseCollector(AbstractStreamWriter, WholeWriter):

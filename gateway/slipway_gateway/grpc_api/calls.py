@@ -5,16 +5,20 @@ response is collected, because a message is sent whole.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from aiohttp.http import HttpVersion, RawRequestMessage
+from aiohttp.http import HttpVersion
 from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
 
-from ..forwarding.stand_ins import BodyStandIn, ResponseCollector
+from ..forwarding.stand_ins import (
+    BodyStandIn,
+    CallConnection,
+    Peer,
+    RequestHead,
+    ResponseCollector,
+    request_without_connection,
+)
 from ..limits.budget import Account
 from ..serving.api import PublicApi, Work
 from ..settings import GatewaySettings
@@ -22,48 +26,9 @@ from ..telemetry.metrics import RequestRecord
 from ..wire.errors import RequestError
 
 PROTOBUF = "application/x-protobuf"
-_VERSION = HttpVersion(2, 0)
+VERSION = HttpVersion(2, 0)
 
 Prepare = Callable[["Call", RequestRecord], Awaitable[Work]]
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The client. `certificate` returns its verified one, as `ssl.SSLSocket.getpeercert` does; None: it has none."""
-
-    address: str
-    certificate: Callable[[], Mapping[str, Any] | None] = lambda: None
-
-
-class CallConnection:
-    """Stands in for the connection of a request, with what the API reads of one.
-
-    `is_cutting` returns whether this gateway itself cancels its calls now, as at its end.
-    """
-
-    ssl_context = peername = sockname = None
-
-    def __init__(self, peer: Peer, is_cutting: Callable[[], bool]) -> None:
-        self._peer, self._is_cutting = peer, is_cutting
-        self.aborted = False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As of a transport: the client's certificate for `peercert`, else `default`."""
-        return self._peer.certificate() if name == "peercert" else default
-
-    @property
-    def transport(self) -> "CallConnection":
-        return self
-
-    def is_closing(self) -> bool:
-        """Whether the client is gone. A call that is cancelled, and not by this gateway, was left or is too late."""
-        return not self._is_cutting()
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def abort(self) -> None:
-        self.aborted = True
 
 
 class Call:
@@ -81,7 +46,7 @@ class Call:
         self._writer = ResponseCollector(settings.max_body_bytes)
         self._fields, self._remote = CIMultiDict(headers), peer.address
         self._headers = CIMultiDictProxy(self._fields)
-        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         self._record: RequestRecord | None = None
         self.account: Account | None = None
         self._method = method
@@ -89,12 +54,8 @@ class Call:
         self.status, self.headers, self.body = 0, CIMultiDict[str](), b""
 
     def _made(self, method: str, path: str) -> web.Request:
-        url = URL(path, encoded=True)
-        message = RawRequestMessage(method, path, _VERSION, self._headers, (), False, None, False, False, url)
-        # Body and connection are stand-ins for aiohttp's own, with all that the gateway reads of them.
-        body, connection = cast("Any", self._body), cast("Any", self._connection)
-        task, loop = cast("Any", self._task), self._loop
-        return web.Request(message, body, connection, self._writer, task, loop, remote=self._remote)
+        head = RequestHead(method, path, self._headers, VERSION, self._remote)
+        return request_without_connection(head, self._body, self._connection, self._writer, self._task)
 
     async def run(self, api: PublicApi, prepare: Prepare) -> None:
         """Runs the call through the API, and sets its `status`, `headers` and `body`.

@@ -17,12 +17,14 @@ from ..http2.frames import ErrorCode
 from ..http2.lifetime import Http2Limits
 from ..http2.stream import Stream
 from ..limits.budget import Account
-from ..serving.api import PublicApi
+from ..serving.api import GRPC_STREAM, PublicApi
 from ..serving.inference import InferenceServer
 from ..serving.tls import HTTP_2, Handshake, ServerTls
 from ..settings import GatewaySettings
+from ..token_streams.streams import TokenStreams
 from ..wire import errors
 from .context import INVALID_TIMEOUT, CallContext
+from .generation import TokenStream
 from .health import CHECK, HEALTH, WATCH, GrpcHealth
 from .methods import SERVICE, UNARY, Methods, refuse
 from .statuses import GrpcStatus
@@ -44,7 +46,13 @@ class GrpcServer:
     """The gRPC port of one gateway. `tls`: that of the API port; None without a certificate."""
 
     def __init__(
-        self, api: PublicApi, published: PublishedTable, settings: GatewaySettings, tls: ServerTls | None = None
+        self,
+        api: PublicApi,
+        published: PublishedTable,
+        settings: GatewaySettings,
+        tls: ServerTls | None = None,
+        *,
+        streams: TokenStreams,
     ) -> None:
         self._methods = Methods(api, settings, InferenceServer(published))
         self._settings, self._tls, self._door = settings, tls, api.door()
@@ -64,6 +72,7 @@ class GrpcServer:
             f"/{HEALTH}/{CHECK}": health.check,
             f"/{HEALTH}/{WATCH}": health.watch,
             f"/{SERVICE}/{STREAM}": lambda context: InferStream(self._methods, context).run(),
+            GRPC_STREAM: lambda context: TokenStream(self._methods, streams, context).run(),
         }
         for name in UNARY:
             self._known[f"/{SERVICE}/{name}"] = partial(self._methods.unary, name)
@@ -216,8 +225,8 @@ class GrpcServer:
             stream.reset(ErrorCode.CANCEL)
 
     async def _unimplemented(self, context: CallContext) -> None:
-        served = ", ".join((*UNARY, STREAM))
-        message = f"{context.method[:200]} is not served: this gateway has {SERVICE} with {served}, and {HEALTH}."
+        served = f"{SERVICE} with {', '.join((*UNARY, STREAM))}, {GRPC_STREAM[1:]}, and {HEALTH}"
+        message = f"{context.method[:200]} is not served: this gateway has {served}."
         call = self._methods.call(context, "/unimplemented")
         refusal = errors.invalid("unimplemented", message, status=501)
         self._methods.api.refuse(refusal, call.request)

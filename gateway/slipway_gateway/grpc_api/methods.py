@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from ..forwarding.stand_ins import Peer
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account
 from ..serving import requester
@@ -16,7 +17,7 @@ from ..telemetry.metrics import RequestRecord
 from ..wire import errors, inference
 from ..wire.inference import ModelPath
 from . import messages, statuses
-from .calls import Call, Peer
+from .calls import Call
 from .context import CallContext
 from .reading import MessageReader
 from .statuses import GrpcStatus

@@ -96,6 +96,24 @@ class _Refusal(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Refusal)
 
 
+# Of an event that ends a stream, which has no status of HTTP.
+_STATUSES_OF_CODES = {
+    "timeout": 504,
+    "upstream_died": 502,
+    "drained": 503,
+    "engine_crashed": 503,
+    "request_crashed_engine": 422,
+}
+
+
+def status_of_event(code: str | None, kind: str) -> GrpcStatus:
+    """The status of a stream that ended with an error event. `kind`: the error's type."""
+    if code == "taken_over":
+        return GrpcStatus.ABORTED
+    otherwise = 400 if kind == "invalid_request_error" else 429 if kind == "rate_limit_error" else 500
+    return status_of(_STATUSES_OF_CODES.get(code or "", otherwise))
+
+
 def status_of(http_status: int) -> GrpcStatus:
     if 200 <= http_status < 300:
         return GrpcStatus.OK

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from ..feedback.endpoint import FeedbackApi
 from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
 from ..forwarding.proxy import Forwarding
+from ..forwarding.resume_memory import ResumeMemory
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
 from ..routing.experiments import ChosenArm
@@ -73,6 +74,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+
+# By path, what clients of streams of tokens use that are no HTTP responses.
+WEBSOCKET, GRPC_STREAM = "/v1/stream", "/slipway.v1.Generation/Stream"
+SURFACES = {WEBSOCKET: "websocket", GRPC_STREAM: "grpc"}
 
 Work = Callable[[web.Request, RequestRecord], Awaitable[web.StreamResponse]]
 Serve = Callable[..., Awaitable[web.StreamResponse]]
@@ -129,6 +134,7 @@ class PublicApi:
         self._awaited = Places(settings.max_inflight, settings.max_client_percentage)
         self._draining = False
         self.lane: FastLane | None = None
+        self.on_drain: list[Callable[[], None]] = []  # called when the gateway begins to end
         self._ended = asyncio.Event()
 
     @property
@@ -148,13 +154,22 @@ class PublicApi:
     @draining.setter
     def draining(self, drains: bool) -> None:
         self._draining = drains
-        if drains and self.lane is not None:
+        if not drains:
+            return
+        if self.lane is not None:
             self.lane.drains()
+        for hook in self.on_drain:
+            hook()
 
     @property
     def budget(self) -> MemoryBudget:
         """The budget of the memory that requests hold."""
         return self._forwarding.budget
+
+    @property
+    def streams(self) -> ResumeMemory:
+        """Requests whose clients may come back for their streams by their ids."""
+        return self._forwarding.streams
 
     async def identify(self, request: web.Request) -> RequestIdentity | None:
         """The identity by headers or certificate of the connection; None: anonymous. Raises RequestError."""
@@ -173,7 +188,7 @@ class PublicApi:
 
     async def _announce_close(self, request: web.Request, response: web.StreamResponse) -> None:
         # aiohttp wrote its own Connection header before this.
-        if self.draining:
+        if self.draining and response.status != 101:
             response.headers["Connection"] = "close"
             response.force_close()
 
@@ -188,7 +203,8 @@ class PublicApi:
             self._ended.clear()
             await self._ended.wait()
 
-    def app(self) -> web.Application:
+    def app(self, upgrades: Mapping[str, Handler] | None = None) -> web.Application:
+        """`upgrades`: by path, what serves connections that leave HTTP; each counts its requests by itself."""
         app = web.Application()
         app.on_response_prepare.append(self._announce_close)
         if self._settings.allowed_origins:
@@ -199,6 +215,8 @@ class PublicApi:
         self._add(app, FEEDBACK, self._rate, "POST")
         for path, call in ((errors.MESSAGES, MessagesCall.create), (COUNT, MessagesCall.count_tokens)):
             self._add(app, path, self._anthropic(call), "POST", serve=self._serve_anthropic)
+        for path, handler in (upgrades or {}).items():
+            app.router.add_route("*", path, handler, expect_handler=self._expect)
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
         app.router.add_route(
@@ -352,6 +370,8 @@ class PublicApi:
         """A request ended: it is counted, and has its line in the access log. `route`: as in `serve`."""
         now_s = self._clock()
         self._metrics.observe(record, now_s)
+        if (surface := SURFACES.get(route)) is not None:
+            self._metrics.stream_request_ended(surface, record.outcome)
         self._balancer.objectives.ended(record, now_s)
         self.access_log.ended(record, request, now_s)
         record.trace.end(record, request.method, route)
@@ -376,11 +396,11 @@ class PublicApi:
         response.force_close()
         return response
 
-    def refuse(self, refusal: errors.RequestError, request: web.BaseRequest) -> web.Response:
-        """The response to a malformed request; it counts as a request."""
+    def refuse(self, refusal: errors.RequestError, request: web.BaseRequest, route: str = "") -> web.Response:
+        """The response to a malformed request; it counts as a request. `route`: as in `serve`."""
         record = self._begin(request)
         response = self._refuse(record, refusal)
-        self._count(record, request)
+        self._count(record, request, route)
         return response
 
     def _refuse(self, record: RequestRecord, refusal: errors.RequestError, path: str = "") -> web.Response:

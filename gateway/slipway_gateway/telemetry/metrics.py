@@ -30,6 +30,8 @@ TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
+LEFT = "client_closed"  # the outcome of a request whose client hung up
+
 
 def _no_usage() -> None:
     return None
@@ -77,7 +79,7 @@ class RequestRecord(msgspec.Struct):
     def left(self) -> None:
         """The client hung up: too early, unless it has the whole stream, after which OpenAI's clients hang up."""
         if not self.whole:
-            self.end("client_closed", 499)
+            self.end(LEFT, 499)
 
 
 class _Registry(CollectorRegistry):
@@ -208,6 +210,13 @@ class GatewayMetrics:
         self._of_caches = (self._cached, self._saved_tokens, self._saved_cost)
 
     def _declare_clients(self) -> None:
+        self._stream_requests = self._counter(
+            "stream_requests_total", "Requests by WebSocket and gRPC streams of tokens", ("surface", "outcome")
+        )
+        self.websocket_connections = self._gauge("websocket_connections", "Connections of WebSocket", ())
+        self._websockets_closed = self._counter(
+            "websockets_closed_total", "Connections of WebSocket that ended, by why", ("reason",)
+        )
         connections = self._gauge("connections", "Connections of clients", ())
         # Those that Python counts, and those that the data plane does.
         self._counted_connections = 0
@@ -526,6 +535,13 @@ class GatewayMetrics:
 
     def access_log_dropped(self, reason: str, lines: int) -> None:
         self._access_log_dropped.labels(reason).inc(lines)
+
+    def stream_request_ended(self, surface: str, outcome: str) -> None:
+        """A request for a stream of tokens ended. `surface`: `websocket` or `grpc`."""
+        self._add(self._stream_requests, 1, surface, outcome)
+
+    def websocket_closed(self, reason: str) -> None:
+        self._websockets_closed.labels(reason).inc()
 
     def connections_changed(self, by: int) -> None:
         self._counted_connections += by

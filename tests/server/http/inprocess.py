@@ -39,6 +39,7 @@ class Scripted(EngineClient):
         self.tokens: tuple[int, ...] = (5, 6, 7)
         self.requests: list[Request] = []
         self.cached_tokens: list[int] = []  # of each request
+        self.pause_s = 0.0  # between two tokens
 
     async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         encode(Commands([request], []))
@@ -55,13 +56,16 @@ class Scripted(EngineClient):
             yield RequestOutput(request.id, token, finish=finish)
             if finish:
                 return
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.pause_s)
 
 
 class InProcess:
-    """One server. `post` gives status and JSON (or text) of an answer."""
+    """One server. `post` gives status and JSON (or text) of an answer. `replay_s`: for which buffers are kept."""
 
-    def __init__(self, model: ServedModel, max_body_bytes: int = 8 << 20) -> None:
+    def __init__(
+        self, model: ServedModel, max_body_bytes: int = 8 << 20, *, replay_s: float = 0.0, port: int | None = None
+    ) -> None:
+        self._replay_s, self._port = replay_s, port
         self.engine, self.metrics = Scripted(), ServerMetrics(model.name)
         health = Health(self.engine.heartbeat, 60.0)
         health.loaded = True
@@ -69,8 +73,10 @@ class InProcess:
         self._max_body_bytes = max_body_bytes
 
     async def __aenter__(self) -> "InProcess":
-        self.app, _ = build(self.service, ReplayStore(ReplayLimits(window_s=0.0), self.metrics), self._max_body_bytes)
-        self.server = TestServer(self.app)
+        self.app, _ = build(
+            self.service, ReplayStore(ReplayLimits(window_s=self._replay_s), self.metrics), self._max_body_bytes
+        )
+        self.server = TestServer(self.app, port=self._port)
         await self.server.start_server(auto_decompress=False)  # as serve() does
         self.client = aiohttp.ClientSession()
         return self
@@ -80,6 +86,10 @@ class InProcess:
         await self.server.close()
         await self.service.reader.close()
         self.engine.heartbeat.close()
+
+    @property
+    def url(self) -> str:
+        return str(self.server.make_url("")).rstrip("/")
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

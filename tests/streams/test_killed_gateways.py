@@ -1,0 +1,132 @@
+"""Two hundred streams by WebSocket and gRPC whose gateway or pod is killed, or whose connection breaks."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+
+from devcluster.ports import reserve_port
+from slipway_gateway.ledger.store import LedgerStore
+from slipway_gateway.routing.split import tag
+from testkit.until import until_async
+from tests.gateway.spawned import SpawnedGateway
+from tests.gateway.tenants import make_key
+
+from .cut_clients import GONE, Client, GrpcClient, Received, WebSocketClient, go_on
+from .scripted_pod import TOKENS, SpawnedPod
+
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(1800)]
+
+KEY = make_key("aaaaaa")
+PAUSE_S = 0.005
+CLIENT, POD, GATEWAY = "client", "pod", "gateway"
+KINDS = (CLIENT, CLIENT, CLIENT, POD, GATEWAY)
+
+
+class World:
+    """Two gateways with one ledger, and three pods."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger_url = f"sqlite:///{folder}/ledger.db"
+        self.pods = [SpawnedPod(reserve_port(), PAUSE_S) for _ in range(3)]
+        urls, listed = [pod.url for pod in self.pods], {"team-a": ([KEY], 1)}
+        self.grpc_ports = [reserve_port(), reserve_port()]
+        self.gates = [
+            SpawnedGateway(
+                folder,
+                f"gateway-{number}",
+                urls,
+                listed,
+                {"ledger_url": self.ledger_url, "grpc_port": port, "resume_timeout_s": 30, "hold_timeout_s": 30},
+            )
+            for number, port in enumerate(self.grpc_ports)
+        ]
+
+    async def flushed(self, since_s: float) -> None:
+        """Returns when each gateway has written what it charged before."""
+        for gate in self.gates:
+            await until_async(lambda gate=gate: gate.flushed_s() > since_s, within_s=30)  # type: ignore[misc]
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    made = World(folder)
+    async with AsyncExitStack() as stack:
+        for process in (*made.pods, *made.gates):
+            stack.push_async_callback(process.kill)
+        await asyncio.gather(*(process.start() for process in (*made.pods, *made.gates)))
+        yield made
+
+
+class Streamer:
+    """One client; `number`: of the gateway that it uses now."""
+
+    def __init__(self, world_: World, client: Client, channels: list[aio.Channel]) -> None:
+        self._world, self._client, self._channels = world_, client, channels
+        self.number = 0
+
+    async def go_on(self, start: dict[str, Any], received: Received, most: int = 10**9) -> None:
+        is_http = isinstance(self._client, WebSocketClient)
+        at = self._world.gates[self.number].url if is_http else self._channels[self.number]
+        await go_on(self._client, at, start, received, most)
+
+    async def disturbed(self, kind: str, start: dict[str, Any], chance: random.Random) -> Received:
+        """Reads a stream of which something breaks behind a random event."""
+        received, behind = Received(), chance.randrange(1, len(TOKENS) - 8)
+        if kind == CLIENT:
+            await self.go_on(start, received, behind)
+            self.number = chance.randrange(2)
+            await self.go_on(start, received)
+            return received
+        await self._world.flushed(time.monotonic())
+        reading = asyncio.create_task(self.go_on(start, received))
+        for _ in range(100_000):
+            if len(received.tokens) >= behind or reading.done():
+                break
+            await asyncio.sleep(PAUSE_S / 2)
+        holder = received.event_id.rpartition(".")[2]
+        killed: Any = self._world.gates[self.number]
+        if kind == POD:
+            killed = next(pod for pod in self._world.pods if tag(pod.url) == holder)
+        await killed.kill()
+        starting = asyncio.create_task(killed.start())
+        try:
+            await reading
+        except GONE:
+            assert kind == GATEWAY, "the gateway outlives the pod"
+            self.number = 1 - self.number
+            await self.go_on(start, received)
+        await starting
+        return received
+
+
+@pytest.mark.parametrize("client", [WebSocketClient(KEY), GrpcClient(KEY)], ids=["websocket", "grpc"])
+async def test_a_hundred_streams_with_killed_gateways_and_pods_are_whole_and_charged_once(
+    client: Client, tmp_path: Path
+) -> None:
+    chance, streams = random.Random(11), 100
+    async with world(tmp_path) as made:
+        channels = [aio.insecure_channel(f"127.0.0.1:{port}") for port in made.grpc_ports]
+        streamer, whole = Streamer(made, client, channels), Received()
+        await streamer.go_on({"model": "chat", "prompt": "In the beginning", "max_tokens": len(TOKENS)}, whole)
+        prompts = [whole.done]
+        for number in range(streams):
+            # Each prompt is another one: the same bytes that two pods died of would be refused.
+            prompt = f"In the beginning {number}"
+            start = {"id": f"s-{number}", "model": "chat", "prompt": prompt, "max_tokens": len(TOKENS)}
+            received = await streamer.disturbed(chance.choice(KINDS), start, chance)
+            assert received.tokens == whole.tokens and received.done is not None
+            prompts.append(received.done)
+        await made.flushed(time.monotonic())
+        for channel in channels:
+            await channel.close()
+        rows = LedgerStore(made.ledger_url).usage(0, 1 << 30, "team-a")
+        charged = tuple(sum(row[name] for row in rows) for name in ("requests", "input_tokens", "output_tokens"))
+        inputs = sum(done[0] for done in prompts if done)
+        assert charged == (streams + 1, inputs, (streams + 1) * len(TOKENS))
