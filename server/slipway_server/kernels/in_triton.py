@@ -28,7 +28,7 @@ from .api import (
 from .cuda import capability
 from .draws import Draws
 from .in_torch import TorchKernels
-from .low_rank import MOST_PARTS, AdapterRoom, Update, UpdateRefused
+from .low_rank import MOST_PARTS, NO_ADAPTERS, AdapterRoom, Update, UpdateRefused
 from .triton import low_rank, matvec, paged, pointwise
 from .triton.draw_rows import draw_rows
 
@@ -70,9 +70,9 @@ class TritonKernels(TorchKernels):
     name = "triton"
     replays = True
 
-    def __init__(self, dtype: torch.dtype, device: str, *, adapters: AdapterRoom | None = None) -> None:
+    def __init__(self, dtype: torch.dtype, device: str, *, adapters: AdapterRoom = NO_ADAPTERS) -> None:
         super().__init__(dtype, device)
-        self._room = adapters or AdapterRoom()
+        self._room = adapters
         self._arrived = Counters(self.device)
         self._caches: list[TritonAttention] = []
 
@@ -195,9 +195,7 @@ class TritonGated:
     def __call__(self, x: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:
         return self.of_normed(None, x, slots)
 
-    def of_normed(
-        self, norm: TritonNorm | None, x: torch.Tensor, slots: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def of_normed(self, norm: TritonNorm | None, x: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:
         """Like a call with norm(x), in one kernel where x is a single row without an adapter."""
         size = len(self.weight) // 2
         y = x.new_empty(len(x), size)

@@ -22,6 +22,9 @@ class AdapterRoom:
     rank: int = 0
 
 
+NO_ADAPTERS = AdapterRoom()
+
+
 @dataclass(frozen=True, slots=True)
 class LowRank:
     """What an adapter adds to one part of a layer: scale * b @ a. On the CPU, in any floating-point dtype."""

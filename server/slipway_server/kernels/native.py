@@ -12,13 +12,12 @@ import torch
 from .api import BLOCK_TOKENS, AdaptableGated, AdaptableLinear, Attention, AttentionSpec, Batch, Layer, Map
 from .c.library import KernelsUnavailable, Library, library
 from .draws import STRETCH, Draws, TokenMasks, mask
-from .low_rank import MOST_PARTS, AdapterRoom, LowRank, Update, column_factors
+from .low_rank import MOST_PARTS, NO_ADAPTERS, AdapterRoom, LowRank, Update, column_factors
 from .pages import LargePages, populate
 
 TILE_ROWS, MAX_HEAD = 32, 256
 POPULATE_S = 1.0  # by which allocating the caches' pages may delay the start
 NOTHING, ADD, SILU_GATED, GELU_GATED = range(4)
-NO_ADAPTERS = AdapterRoom()
 
 
 def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
