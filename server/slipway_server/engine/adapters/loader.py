@@ -1,12 +1,13 @@
 """The thread that reads adapters and converts them for the kernels, while steps go on. One adapter at a time."""
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -74,10 +75,14 @@ class AdapterLoader:
         self._jobs.put(path)
 
     def take(self) -> LoadedAdapter | FailedAdapter | None:
-        if self._results.empty():
+        """What came of an adapter; None where nothing has since the last call."""
+        # First the descriptor: a result that comes after this makes it readable again.
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 64)
+        try:
+            return self._results.get_nowait()
+        except Empty:
             return None
-        os.read(self._wake_read, 1)
-        return self._results.get()
 
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

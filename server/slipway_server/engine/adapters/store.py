@@ -120,7 +120,7 @@ class AdapterStore:
     # --- progress -----------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        if self._loads and self._reading and (result := self._loader.take()) is not None:
+        if (result := self._loader.take()) is not None:
             self._reading = False
             self._take(result)
         if self._loaded is not None:

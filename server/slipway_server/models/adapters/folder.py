@@ -236,7 +236,7 @@ def _tensor(name: str, about: Any) -> Tensor:
         dtype, shape, (begin, end) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
     except (KeyError, TypeError, ValueError):
         raise AdapterError(f"{shown} has no dtype, shape and data_offsets.", shown) from None
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise AdapterError(f"{shown} is {str(dtype)[:32]}: adapters are F32, F16 or BF16.", shown)
     numbers = (*shape, begin, end)
     if len(shape) > 2 or not all(isinstance(value, int) and 0 < value < 1 << 40 for value in shape):
