@@ -126,7 +126,7 @@ def _start(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int
 
 
 def base_names(settings: ServerSettings, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What adapters may call the model: its served name, its folder's, and those of the fetcher's marker and config.json.
+    """What adapters may call the model: names of the settings, its folder, its source and its config.json.
 
     Empty: anything.
     """

@@ -106,7 +106,7 @@ class EngineCore:
         self._in_flight: _InFlight | None = None
 
     def submit(self, request: Request) -> None:
-        """Queues a request, once its adapter is loaded and its grammar compiled. The next step ends one that cannot run."""
+        """Queues a request once its adapter and grammar are there. The next step ends one that can never run."""
         try:
             validate_request(request, self._vocab_size)
             if not request.adapter:

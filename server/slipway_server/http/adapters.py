@@ -1,4 +1,4 @@
-"""Loads and unloads adapters on command, as vLLM's endpoints do: on the probe port, which clients of the API do not reach.
+"""Loads and unloads adapters on command, as vLLM's endpoints do: on the probe port, which no client reaches.
 
 `POST /v1/load_lora_adapter` `{lora_name, lora_path}` and `POST /v1/unload_lora_adapter` `{lora_name}`.
 https://docs.vllm.ai/en/latest/features/lora.html#dynamically-serving-lora-adapters

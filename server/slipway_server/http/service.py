@@ -175,7 +175,7 @@ class ModelService:
 
     @contextmanager
     def _using_model(self, name: str) -> Iterator[None]:
-        """Keeps the adapter of this name, if it is one, until its request has ended. Raises HttpError where it is gone."""
+        """Keeps the adapter of this name until its request has ended. Raises HttpError where it is gone."""
         try:
             with self.adapters.using(name if name != self.model.name else "") as digest:
                 if digest:

@@ -76,7 +76,7 @@ def test_adapters_are_loaded_named_listed_and_unloaded(server: ServerProcess, ro
     status, refusal = complete(server, "other")
     assert status == 404 and refusal["error"]["code"] == "model_not_found"
     assert unload(server, "one") == (200, "Success: LoRA adapter 'one' removed successfully.")
-    assert complete(server, "one")[0] == 404 and complete(server, "two") [1]["choices"] == answers["two"][1]["choices"]
+    assert complete(server, "one")[0] == 404 and complete(server, "two")[1]["choices"] == answers["two"][1]["choices"]
     assert unload(server, "one")[0] == 404
     assert unload(server, "two")[0] == 200
     assert server.metric("slipway_adapters_loaded") == 0

@@ -37,7 +37,9 @@ TARGETS, PARTS = targets_of(SHAPE), parts_of(SHAPE)
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 
 
-def read(root: Path, path: str = "a", size_bytes: int = 1 << 20, names: frozenset[str] = frozenset({"base"})) -> Adapter:
+def read(
+    root: Path, path: str = "a", size_bytes: int = 1 << 20, names: frozenset[str] = frozenset({"base"})
+) -> Adapter:
     return folder.read(folder.check(path, AdapterLimits(8, size_bytes, root, names), TARGETS), TARGETS, PARTS)
 
 
@@ -222,7 +224,19 @@ def test_no_path_leads_out_of_the_root(tmp_path: Path) -> None:
     marked = root / "marked"
     marked.mkdir()
     (marked / "slipway-model.json").write_text(json.dumps({"path": str(outside)}))
-    for path in ("../outside", str(outside), "a/../../outside", "link", "loop", "marked", ".", "", "/", "nothing", "a\0"):
+    for path in (
+        "../outside",
+        str(outside),
+        "a/../../outside",
+        "link",
+        "loop",
+        "marked",
+        ".",
+        "",
+        "/",
+        "nothing",
+        "a\0",
+    ):
         assert refused(root, path).field == "lora_path"
     (root / "a" / folder.WEIGHTS).unlink()
     (root / "a" / folder.WEIGHTS).symlink_to(outside / folder.WEIGHTS)

@@ -23,7 +23,7 @@ from ...models.adapters.targets import Target
 log = logging.getLogger("slipway.adapters")
 
 # Of the thread, and of those that torch starts for it: where cores are few, steps have them first.
-NICENESS = 19
+NICENESS = 10
 
 Operations = Sequence[Mapping[str, Adaptable]]  # of each layer, by name
 

@@ -79,7 +79,7 @@ class Residency:
         return None
 
     def add(self, digest: str, size_bytes: int) -> int:
-        """Adds an adapter for which there is room, and returns its slot. Others stay after all where they need not go."""
+        """Adds an adapter for which there is room, and returns its slot. Others that were to go stay."""
         slot = self._free_slots.pop()
         self._residents[digest] = Resident(slot, size_bytes)
         for resident in self._residents.values():

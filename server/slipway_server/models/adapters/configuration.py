@@ -176,7 +176,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def is_of_base(base: str, names: frozenset[str]) -> bool:
-    """Whether an adapter's base is one of these names. Only the last part counts: folders differ from place to place."""
+    """Whether an adapter's base is one of these names. Only the last part counts: folders differ."""
     return not base or _last_part(base) in set(map(_last_part, names))
 
 
