@@ -49,14 +49,16 @@ def decoder(dtype: str = "float32", quantization: str = "none") -> Any:
 class Engine:
     """An engine with adapters; `digests` of those in folders a0, a1 and so on of `root`."""
 
-    def __init__(self, root: Path, model: Any, *, most: int = SLOTS, size_bytes: int = 1 << 30, **limits: Any) -> None:
+    def __init__(
+        self, root: Path, model: Any, *, most: int = SLOTS, size_bytes: int = 1 << 30, rank: int = RANK, **limits: Any
+    ) -> None:
         for layer in model.operations:
             for operation in layer.values():
                 for slot in range(SLOTS):
                     operation.adapt(slot, None)
         self.root, self.targets = root, targets_of(model.shape)
         loader = AdapterLoader(
-            AdapterLimits(RANK, size_bytes, root, frozenset()), self.targets, parts_of(model.shape), model.operations
+            AdapterLimits(rank, size_bytes, root, frozenset()), self.targets, parts_of(model.shape), model.operations
         )
         self.store = AdapterStore(loader, model.operations, Residency(most, size_bytes))
         model.kernels.reserve = lambda blocks: None  # it has as many as all of these tests need
@@ -72,9 +74,12 @@ class Engine:
     def load(self, *numbers: int) -> list[str]:
         """Writes adapters and loads them; their digests."""
         self.write(*numbers)
+        return self.load_written(*(f"a{number}" for number in numbers))
+
+    def load_written(self, *paths: str) -> list[str]:
         digests = []
-        for number in numbers:
-            self.store.load(f"a{number}")
+        for path in paths:
+            self.store.load(path)
             report = self.await_report(AdapterLoaded, AdapterFailed)
             assert isinstance(report, AdapterLoaded), report
             digests.append(report.digest)

@@ -12,12 +12,14 @@ import torch
 
 from slipway_process.model_folder import checkpoint
 from slipway_server.engine.adapters.loader import AdapterLoader, LoadedAdapter
+from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
 from slipway_server.kernels.low_rank import AdapterRoom
 from slipway_server.models.adapters.folder import AdapterLimits
 from slipway_server.models.adapters.targets import parts_of, targets_of
 from slipway_server.models.generator import load_generator
-from tests.server.engine.test_families import FOREIGN, VOCABULARY, make
+from tests.server.engine.test_adapters import Engine
+from tests.server.engine.test_families import FOREIGN, NEW_TOKENS, VOCABULARY, make
 
 peft = pytest.importorskip("peft", reason="NOT RUN: peft is not installed")
 
@@ -136,3 +138,40 @@ def test_logits_equal_those_of_peft(family: str, tmp_path: Path) -> None:
     for logits, wanted in zip(ours, exact, strict=True):
         error = (logits - wanted.float()).abs().max() / wanted.abs().max()
         assert error < BOUND, f"off by {error:.1e} of the largest logit"
+
+
+def test_two_hundred_greedy_answers_equal_those_of_peft(tmp_path: Path) -> None:
+    """Of two adapters, one after another in time and side by side in steps; prompts that the other one has had too."""
+    torch.set_num_threads(1)
+    base = make(tmp_path / "base", "qwen3")
+    tokens, wanted, model = torch.stack(prompts(100)), [], None
+    for name, more in (("a0", {}), ("a1", {"use_rslora": True, "use_dora": True})):
+        config = peft.LoraConfig(r=RANK, lora_alpha=12, target_modules=PLAIN, **more)
+        model = model or peft.get_peft_model(base, config, adapter_name=name)
+        if name not in model.peft_config:
+            model.add_adapter(name, config)
+        model.set_adapter(name)
+        draw(model, name)
+        model.save_pretrained(tmp_path, selected_adapters=[name])
+        found = model.generate(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=NEW_TOKENS,
+            eos_token_id=None,
+        )  # fmt: skip
+        wanted += found[:, LENGTH:].tolist()
+    decoder = load_generator(
+        tmp_path / "base", checkpoint.read_config(tmp_path / "base"), dtype="float32", quantization="none",
+        device="cpu", context_tokens=128, threads=1, adapters=AdapterRoom(SLOTS, RANK),
+    )  # fmt: skip
+    decoder.kernels.reserve(257)
+    engine = Engine(tmp_path, decoder, rank=RANK)
+    params = SamplingParams(NEW_TOKENS, temperature=0.0)
+    digests = engine.load_written("a0", "a1")
+    requests = [
+        Request(f"{number}", tuple(tokens[number % 100].tolist()), params, adapter=digests[number // 100])
+        for number in range(200)
+    ]
+    answers = engine.run(*requests[::2], *requests[1::2])
+    ours = [[event.token for event in answers[f"{number}"] if event.token is not None] for number in range(200)]
+    differing = [number for number in range(200) if ours[number] != wanted[number]]
+    assert not differing, f"{len(differing)} of 200 differ"
+    assert len({*map(tuple, ours)}) > 100 and ours[:100] != ours[100:]

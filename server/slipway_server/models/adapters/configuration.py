@@ -82,7 +82,7 @@ def read_config(fields: Mapping[str, Any], max_rank: int) -> AdapterConfig:
     rank = _number(fields, "r", 8, lambda value: _rank(value, max_rank))
     return AdapterConfig(
         rank=rank,
-        alpha=_number(fields, "lora_alpha", 8, _alpha),
+        alpha=_number(fields, "lora_alpha", 8.0, _alpha),
         base=_text(fields, "base_model_name_or_path"),
         rank_pattern=_pattern(fields, "rank_pattern", lambda value: _rank(value, max_rank)),
         alpha_pattern=_pattern(fields, "alpha_pattern", _alpha),
