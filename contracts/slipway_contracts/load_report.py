@@ -11,6 +11,8 @@ LOAD_FORMAT, LOAD = "Endpoint-Load-Metrics-Format", "Endpoint-Load-Metrics"
 TEXT = "TEXT"
 # Names of metrics: the first two are vLLM's, the last one is Slipway's.
 CACHE_USAGE, WAITING_REQUESTS, WAITING_TOKENS = "kv_cache_usage_perc", "num_requests_waiting", "waiting_prompt_tokens"
+# LoRA adapters in memory; and a number that changes with them: a list of GET /v1/models is right while it is the same.
+ADAPTERS, ADAPTERS_VERSION = "adapters_loaded", "adapters_version"
 _PREFIX = "named_metrics."
 _MAX_CHARACTERS, _MAX_METRICS = 2048, 64
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 from slipway_process import machine
-from slipway_process.model_folder.checkpoint import Checkpoint, CheckpointError, read
+from slipway_process.model_folder.checkpoint import Checkpoint, CheckpointError, read, source_uri
 from slipway_process.serving import program
 from slipway_process.serving.probes import Health
 from slipway_process.serving.restarts import EngineCrashed, Restarts, keep_running
@@ -17,6 +17,7 @@ from slipway_process.serving.tenant import Tenants
 from slipway_process.serving.tracing import tracing
 
 from . import environment
+from .engine.adapters.catalog import AdapterCatalog
 from .engine.client import EngineClient, QueueLimits
 from .engine.messages import Ready, Start
 from .http.app import serve
@@ -116,13 +117,33 @@ def _start(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int
         async_scheduling=settings.async_scheduling,
         log_level=settings.log_level,
         stop_token_ids=checkpoint.stop_token_ids,
+        max_loras=settings.max_loras,
+        max_lora_rank=settings.max_lora_rank,
+        max_lora_bytes=settings.max_lora_bytes,
+        lora_root=settings.lora_root,
+        lora_base_names=base_names(settings, checkpoint),
     )
+
+
+def base_names(settings: ServerSettings, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What adapters may call the model: names of the settings, its folder, its source and its config.json.
+
+    Empty: anything.
+    """
+    if "*" in settings.lora_base_names:
+        return ()
+    written = checkpoint.config.get("_name_or_path")
+    sources = (checkpoint.folder.name, source_uri(settings.model), written)
+    names = (settings.served_model_name, *sources, *settings.lora_base_names)
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 
 async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int) -> None:
     metrics = ServerMetrics(settings.served_model_name)
     queue = QueueLimits(settings.max_queue_requests, settings.max_queue_tokens)
-    engine = EngineClient(queue, settings.max_num_seqs, metrics.step)
+    adapters = AdapterCatalog(settings.served_model_name)
+    engine = EngineClient(queue, settings.max_num_seqs, metrics.step, adapters)
+    metrics.observe_adapters(adapters, settings.max_loras)
     health = Health(engine.heartbeat, settings.stall_timeout_s)
     lifecycle = EngineLifecycle(settings.served_model_name, health, metrics, settings.max_engine_restarts)
     start = _start(settings, checkpoint, context_tokens)

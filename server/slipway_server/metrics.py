@@ -1,13 +1,17 @@
 """Every metric of the server: vLLM's names where the ecosystem scrapes them, slipway_server_* for our own."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from slipway_process.serving.metrics import LABELS, ModelMetrics
 from slipway_process.serving.tracing import Timing
 
+from .engine.adapters.catalog import AdapterCatalog
 from .engine.messages import Ready, Step
 
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -15,8 +19,22 @@ INTERVAL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0
 TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
 # How kept streams ended, and where a resumed stream's tokens came from: this server's buffer, the request, or a new
 # computation.
+ADAPTER_LOADS = ("loaded", "refused")
 REPLAY_ENDS = ("taken_up", "expired", "evicted", "stale", "drained")
 REPLAY_SOURCES = ("running", "ended", "stopped", "told", "repeated")
+
+
+class _LoraInfo(Collector):
+    """vLLM's gauge, by which endpoint pickers route: names as labels, and the time as its value."""
+
+    def __init__(self, catalog: AdapterCatalog, most: int) -> None:
+        self._catalog, self._most = catalog, most
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        labels = ["max_lora", "running_lora_adapters", "waiting_lora_adapters"]
+        info = GaugeMetricFamily("vllm:lora_requests_info", "LoRA adapters with requests.", labels=labels)
+        info.add_metric([str(self._most), ",".join(sorted(self._catalog.used)), ""], time.time())
+        yield info
 
 
 class ServerMetrics(ModelMetrics):
@@ -69,6 +87,50 @@ class ServerMetrics(ModelMetrics):
         )
         self._declare_replays()
         self._declare_tenants()
+        self._declare_adapters()
+
+    def _declare_adapters(self) -> None:
+        registry = self.registry
+        self._adapters_loaded = Gauge("slipway_adapters_loaded", "LoRA adapters in memory.", registry=registry)
+        self._adapter_bytes = Gauge("slipway_adapters_bytes", "Memory of loaded LoRA adapters.", registry=registry)
+        self._adapter_loads = Counter(
+            "slipway_adapter_loads", "LoRA adapters that were read, by what came of it.", ["result"], registry=registry
+        )
+        for result in ADAPTER_LOADS:
+            self._adapter_loads.labels(result)
+        self._adapter_load_seconds = Histogram(
+            "slipway_adapter_load_seconds",
+            "To check, read and convert a LoRA adapter, while steps go on.",
+            registry=registry,
+            buckets=LATENCY_S,
+        )
+        self._adapter_requests = Counter(
+            "slipway_adapter_requests",
+            "Answers that a LoRA adapter began, by its name.",
+            ["adapter"],
+            registry=registry,
+        )
+
+    def observe_adapters(self, catalog: AdapterCatalog, most: int) -> None:
+        """Registers the gauges of what is loaded. `most`: adapters at a time."""
+        self._adapters_loaded.set_function(lambda: len(catalog.loaded))
+        self._adapter_bytes.set_function(lambda: sum(entry.size_bytes for entry in catalog.loaded))
+        if most:
+            self.registry.register(_LoraInfo(catalog, most))
+
+    def adapter_loaded(self, seconds: float | None) -> None:
+        """Counts an adapter that was read; None: it was refused."""
+        self._adapter_loads.labels(ADAPTER_LOADS[seconds is None]).inc()
+        if seconds is not None:
+            self._adapter_load_seconds.observe(seconds)
+
+    def adapter_requested(self, name: str) -> None:
+        """`name`: of an adapter that is loaded, of which there are a bounded number."""
+        self._adapter_requests.labels(name).inc()
+
+    def adapter_unloaded(self, name: str) -> None:
+        with contextlib.suppress(KeyError):  # it had no request
+            self._adapter_requests.remove(name)
 
     def _declare_tenants(self) -> None:
         self._unproved_tenants = Counter(

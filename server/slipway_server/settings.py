@@ -12,6 +12,7 @@ from slipway_process.values import (
     Device,
     FilePath,
     Flag,
+    Names,
     OnOff,
     PositiveCount,
     Seconds,
@@ -132,6 +133,22 @@ class ServerSettings(ServingSettings):
     max_queue_tokens: PositiveCount = Field(
         262_144,
         description="prompt tokens that may wait; more get 429; the last quarter is for tenants that have none waiting",
+    )
+    max_loras: Annotated[Count, Field(le=1024)] = Field(
+        0,
+        description="LoRA adapters that are loaded at a time; a step may have rows of all of them; 0: there are none",
+    )
+    max_lora_rank: Annotated[PositiveCount, Field(le=512)] = Field(16, description="highest rank of an adapter")
+    max_lora_bytes: Bytes = Field(
+        1 << 30, description="size of all loaded adapters; beyond it the least recently used one goes that can"
+    )
+    lora_root: Annotated[str, Flag("DIR")] = Field(
+        "/adapters", description="folder below which adapters lie; no others are loaded"
+    )
+    lora_base_names: Names = Field(
+        (),
+        description="names that `base_model_name_or_path` of an adapter may have, beside --served-model-name and the "
+        "model's own; `*`: any",
     )
     replay_window_s: Seconds = Field(
         60.0, description="time that a replay buffer keeps a broken stream for its client; 0: none"

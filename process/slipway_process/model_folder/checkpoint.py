@@ -95,6 +95,12 @@ def follow_marker(folder: Path) -> Path:
     return folder
 
 
+def source_uri(folder: Path) -> str:
+    """Where the fetcher's marker in `folder` says that the model is from; empty without one. Raises CheckpointError."""
+    marker = folder / MARKER
+    return str(_json(marker).get("uri") or "") if marker.is_file() else ""
+
+
 def check_links(folder: Path) -> None:
     """Raises CheckpointError for links out of the folder: they could expose any file that this process can read.
 

@@ -1,7 +1,7 @@
 """Liveness and readiness on a port and a thread of their own: they answer while the loop or the engine is busy."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -12,6 +12,9 @@ from slipway_process.serving.heartbeat import Heartbeat
 from slipway_process.supervisor import keep_thread
 
 Profiles = Callable[[str], tuple[int, str]]  # answers a query string with status and text; it blocks
+# By path: answers the body of a POST with status and body; it blocks.
+Commands = Mapping[str, Callable[[bytes], tuple[int, bytes]]]
+MAX_COMMAND_BYTES = 64 << 10
 
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
@@ -72,7 +75,10 @@ class Health:
 
 
 class ProbeServer:
-    """`profiles` answers /debug/profile, where there is one. `on_restart` gets the name of a thread that failed."""
+    """`profiles` answers /debug/profile, where there is one, and `commands` answer POSTs.
+
+    `on_restart` gets the name of a thread that failed.
+    """
 
     def __init__(
         self,
@@ -80,6 +86,7 @@ class ProbeServer:
         host: str,
         port: int,
         profiles: Profiles | None = None,
+        commands: Commands | None = None,
         on_restart: Callable[[str], None] = lambda thread: None,
     ) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -92,6 +99,19 @@ class ProbeServer:
                     self.answer(status, text.encode(), TEXT)
                 else:
                     self.answer(*health.answer(path), JSON)
+
+            def do_POST(self) -> None:
+                command = (commands or {}).get(self.path)
+                length = self.headers.get("Content-Length", "")
+                if command is None:
+                    self.answer(404, b'{"status":"not found"}', JSON)
+                elif not (length.isascii() and length.isdigit() and len(length) <= 9):
+                    self.answer(411, b'{"status":"no Content-Length"}', JSON)
+                elif int(length) > MAX_COMMAND_BYTES:
+                    self.answer(413, b'{"status":"the body is too large"}', JSON)
+                else:
+                    status, body = command(self.rfile.read(int(length)))
+                    self.answer(status, body, TEXT if status == 200 else JSON)
 
             def answer(self, status: int, body: bytes, kind: str) -> None:
                 self.send_response(status)

@@ -16,7 +16,7 @@ from slipway_process import collector, logs
 from slipway_process.network.http_server import HttpRunner
 from slipway_process.serving.errors import HttpError, is_inference_protocol
 from slipway_process.serving.metrics import RequestMetrics
-from slipway_process.serving.probes import Health, ProbeServer, Profiles
+from slipway_process.serving.probes import Commands, Health, ProbeServer, Profiles
 from slipway_process.serving.restarts import EngineError
 from slipway_process.serving.settings import ServingSettings
 from slipway_process.serving.tls import check_client, listener_context
@@ -199,6 +199,7 @@ async def run_server(
     tasks: Supervisor,
     *,
     debug: Profiles | None = None,
+    commands: Commands | None = None,
     on_drain: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM and the end of the drain; raise EngineError when `life`, the backend's task, ends first.
@@ -220,7 +221,7 @@ async def run_server(
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
     await site.start()
-    probes = ProbeServer(health, settings.host, settings.probe_port, debug, tasks.on_restart)
+    probes = ProbeServer(health, settings.host, settings.probe_port, debug, commands, tasks.on_restart)
     probes.start()
     log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port, "tls": tls is not None})
     collector.spare()

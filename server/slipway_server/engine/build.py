@@ -10,8 +10,15 @@ from slipway_process.machine import settle_memory
 from slipway_process.model_folder import checkpoint
 
 from ..kernels.api import BLOCK_TOKENS
+from ..kernels.low_rank import AdapterRoom
+from ..models.adapters.folder import AdapterLimits
+from ..models.adapters.targets import parts_of, targets_of
+from ..models.decoder import Decoder
 from ..models.devices import LoadError, pick_device
 from ..models.generator import load_generator, self_test
+from .adapters.loader import AdapterLoader
+from .adapters.residency import Residency
+from .adapters.store import AdapterStore
 from .engine import EngineCore
 from .execution.runner import DecoderRunner
 from .execution.sizing import limits_for, num_blocks_that_fit
@@ -42,6 +49,7 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
         threads=threads,
         kv_cache_dtype=start.kv_cache_dtype,
         allow_slow=start.allow_slow,
+        adapters=AdapterRoom(start.max_loras, start.max_lora_rank),
     )
     settle_memory()
     kernels = decoder.kernels
@@ -52,6 +60,7 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
         )
     limits = limits_for(start, kernels.device, num_blocks_that_fit(decoder, start))
     masks = masks_for(start, decoder.vocab_size, limits.slots)
+    adapters = adapters_for(start, decoder) if start.max_loras else None
     runner = DecoderRunner(
         decoder,
         slots=limits.slots,
@@ -59,6 +68,7 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
         blocks=limits.kv_tokens // BLOCK_TOKENS,
         masks=masks,
         captures=not start.eager,
+        slot_of=adapters.slot_of if adapters else None,
     )
     self_test(decoder, decoder.vocab_size)
     if start.kv_tokens:  # a requested size; the default is half of the free memory, which others may need sooner
@@ -71,7 +81,10 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
     scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)
     launches = runner if schedules_ahead(start.async_scheduling, replays=kernels.replays) else None
-    return EngineCore(scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches), ready
+    engine = EngineCore(
+        scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches, adapters=adapters
+    )
+    return engine, ready
 
 
 def schedules_ahead(setting: str, *, replays: bool) -> bool:
@@ -92,6 +105,15 @@ def masks_for(start: Start, vocabulary: int, slots: int) -> Masks:
     return Masks(GrammarProcess(source, rows=2 * slots), rows=2 * slots)
 
 
+def adapters_for(start: Start, decoder: Decoder) -> AdapterStore:
+    """The adapters of the model: none is loaded yet."""
+    limits = AdapterLimits(
+        start.max_lora_rank, start.max_lora_bytes, Path(start.lora_root), frozenset(start.lora_base_names)
+    )
+    loader = AdapterLoader(limits, targets_of(decoder.shape), parts_of(decoder.shape), decoder.operations)
+    return AdapterStore(loader, decoder.operations, Residency(start.max_loras, start.max_lora_bytes))
+
+
 def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
     # Imported here, because transformers takes seconds to import and built-in decoders do not need it.
     from ..models.loader import load
@@ -101,6 +123,8 @@ def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
         raise LoadError(
             f"--kv-cache-dtype {start.kv_cache_dtype} is for models that generate: this one has no such cache."
         )
+    if start.max_loras:
+        raise LoadError("--max-loras is for models that generate: this one makes embeddings.")
     device = pick_device(start.device)
     model = load(Path(start.model), task="embed", dtype=start.dtype, device=device)
     runner = EncoderRunner(model, Path(start.model))

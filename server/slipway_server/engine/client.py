@@ -14,16 +14,25 @@ from slipway_process.serving.restarts import EngineCrashed, EngineError, ModelRe
 from slipway_process.shares import Shares
 
 from .. import environment
+from ..models.adapters.errors import AdapterError
+from .adapters.catalog import AdapterCatalog
 from .messages import (
     LENGTH_BYTES,
+    AdapterFailed,
+    AdapterLoaded,
+    AdapterReport,
+    AdaptersChanged,
+    AdapterUnloaded,
     EncodedCommands,
     Failed,
+    LoadAdapter,
     Profile,
     Profiled,
     Ready,
     Start,
     Started,
     Step,
+    UnloadAdapter,
     encode,
     from_engine,
     request_bytes,
@@ -60,7 +69,18 @@ class QueueLimits:
 
 
 class EngineClient:
-    def __init__(self, queue: QueueLimits, slots: int, on_step: Callable[[Step], None]) -> None:
+    def __init__(
+        self,
+        queue: QueueLimits,
+        slots: int,
+        on_step: Callable[[Step], None],
+        adapters: AdapterCatalog | None = None,
+    ) -> None:
+        """`adapters`: the names of adapters, which a new engine process is sent again."""
+        self.adapters = adapters or AdapterCatalog("")
+        self.on_adapter_load: Callable[[float | None], None] = lambda _: None  # gets the seconds; None: it failed
+        self._loads: dict[str, asyncio.Future[AdapterLoaded]] = {}  # commanded, by path
+        self._unloads: dict[str, asyncio.Future[None]] = {}  # by digest
         self.heartbeat = Heartbeat.create()
         self.ready: Ready | None = None
         self.slots = slots
@@ -134,6 +154,7 @@ class EngineClient:
             self.ready = None
             self.end_streams(ENGINE_DIED)
             self._resolve_profile(EngineError(ENGINE_DIED))
+            self._end_adapter_commands()
             self.stop()
 
     def _expect_no_steps(self) -> None:
@@ -143,6 +164,9 @@ class EngineClient:
     def _serve(self, ready: Ready) -> None:
         self.ready = ready
         self._load_limit_s = self._load_limit_s or RELOAD_FACTOR * ready.load_seconds + RELOAD_SLACK_S
+        for entry in self.adapters.entries:
+            self._write(LoadAdapter(entry.path, entry.digest))
+        self.adapters.set_loaded({})
 
     async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         """Submits the request and yields its events up to its end; the first one only marks that it starts to run.
@@ -193,6 +217,66 @@ class EngineClient:
             return await table
         finally:
             self._profile = None
+
+    async def load_adapter(self, path: str) -> AdapterLoaded:
+        """Has the engine load an adapter, and waits for it.
+
+        Raises:
+            EngineError: no engine serves now, or it ended meanwhile.
+            AdapterError: the adapter cannot be loaded; or one of this path is being loaded.
+        """
+        if self.ready is None:
+            raise EngineError(self._not_ready_reason())
+        if path in self._loads:
+            raise AdapterError("An adapter of this path is being loaded.", "lora_path")
+        loaded: asyncio.Future[AdapterLoaded] = asyncio.get_running_loop().create_future()
+        self._loads[path] = loaded
+        self._write(LoadAdapter(path))
+        # A caller that leaves ends nothing: the engine loads on, and its report ends the command.
+        return await asyncio.shield(loaded)
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Has the engine unload an adapter that no request uses. An engine that ends has unloaded it too."""
+        if self.ready is None:
+            return
+        if digest not in self._unloads:
+            self._unloads[digest] = asyncio.get_running_loop().create_future()
+            self._write(UnloadAdapter(digest))
+        await asyncio.shield(self._unloads[digest])
+
+    def _take_adapter_report(self, report: AdapterReport) -> None:
+        if isinstance(report, AdaptersChanged):
+            self.adapters.set_loaded(report.sizes)
+        elif isinstance(report, AdapterUnloaded):
+            if unloaded := self._unloads.pop(report.digest, None):
+                unloaded.set_result(None)
+        elif isinstance(report, AdapterFailed):
+            self.on_adapter_load(None)
+            self._end_load(report.path, AdapterError(report.reason, report.field))
+        else:
+            self.on_adapter_load(report.seconds)
+            if report.commanded:
+                self._end_load(report.path, report)
+
+    def _end_load(self, path: str, result: AdapterLoaded | Exception) -> None:
+        loaded = self._loads.pop(path, None)
+        if loaded is None:
+            return
+        if isinstance(result, Exception):
+            loaded.set_exception(result)
+            loaded.exception()  # its caller may have left
+        else:
+            loaded.set_result(result)
+
+    def _end_adapter_commands(self) -> None:
+        for path in list(self._loads):
+            self._end_load(path, EngineError(ENGINE_DIED))
+        for digest in list(self._unloads):
+            self._unloads.pop(digest).set_result(None)
+
+    def _write(self, message: LoadAdapter | UnloadAdapter) -> None:
+        if self._writer and not self._writer.is_closing():
+            self._writer.write(encode(message))
 
     def _resolve_profile(self, table: str | EngineError) -> None:
         # The caller may have been cancelled.
@@ -273,8 +357,10 @@ class EngineClient:
         if self._writer and not self._writer.is_closing():
             self._writer.write(encode(commands))
 
-    def _take(self, message: Profiled | Started | Step) -> None:
-        if isinstance(message, Profiled):
+    def _take(self, message: Profiled | Started | Step | AdapterReport) -> None:
+        if isinstance(message, AdapterReport):
+            self._take_adapter_report(message)
+        elif isinstance(message, Profiled):
             self._resolve_profile(message.table)
         elif isinstance(message, Started):
             self._mark_started(message.started)

@@ -6,13 +6,14 @@ With `async_scheduling` the device computes a step while the host schedules the 
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from ..kernels import cuda
+from .adapters.store import AdapterStore
 from .grammars.masks import Masks
 from .messages import Step
 from .request import FinishReason, Request, RequestOutput, Sampled, ScheduledSequence
@@ -56,6 +57,8 @@ class EngineBroken(Exception):
     """Nothing can be computed any more: only a new process can continue."""
 
 
+# Returns requests that wait no longer, and final outputs of those that cannot run.
+Source = Callable[[], tuple[list[Request], list[RequestOutput]]]
 StepOutcome = tuple[list[ScheduledSequence], list[Sampled], list[RequestOutput]]
 # Requests that run for the first time, what was computed, what clients get.
 _StepParts = tuple[dict[str, int], list[ScheduledSequence], list[RequestOutput]]
@@ -79,9 +82,11 @@ class EngineCore:
         announce: Callable[[dict[str, int]], None] | None = None,
         masks: Masks | None = None,
         launches: LaunchingRunner | None = None,
+        adapters: AdapterStore | None = None,
     ) -> None:
         """`vocab_size`: the model's token IDs are below it; 0: not known. `masks`: None refuses all grammars.
 
+        `adapters`: None refuses all requests with an adapter.
         `launches`: the same runner for asynchronous scheduling, where a step begins before the one before has ended.
         `announce` gets the IDs of requests, with their cached prompt tokens, before the requests run for the first
         time. Without it, the step reports them.
@@ -89,7 +94,7 @@ class EngineCore:
         limit = scheduler.limits.step_tokens
         self.scheduler = scheduler
         self.announce = announce
-        self.masks = masks
+        self.masks, self.adapters = masks, adapters
         self._runner = runner
         self._budget = budget or TokenBudget(least=1, most=limit, times=StepTimes(0.0, 0.0))
         self._clock = clock
@@ -101,39 +106,63 @@ class EngineCore:
         self._in_flight: _InFlight | None = None
 
     def submit(self, request: Request) -> None:
-        """Queues a request, once its grammar is compiled if it has one. The next step ends one that can never run."""
+        """Queues a request once its adapter and grammar are there. The next step ends one that can never run."""
         try:
             validate_request(request, self._vocab_size)
-            grammar = request.sampling.grammar if request.sampling else None
-            if grammar is None:
-                self.scheduler.submit(request, self._clock())
-            elif self.masks:
-                self.masks.hold(request, grammar)
+            if not request.adapter:
+                self._submit_adapted(request)
+            elif self.adapters:
+                self.adapters.hold(request)
             else:
-                raise ValueError("grammars are not available with this model")
+                raise ValueError("adapters are not available here")
         except ValueError as error:
-            self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
+            self._refuse(request, error)
+
+    def _submit_adapted(self, request: Request) -> None:
+        """Queues a request whose adapter is loaded, or that has none. Raises ValueError if it can never run."""
+        grammar = request.sampling.grammar if request.sampling else None
+        if grammar is None:
+            self.scheduler.submit(request, self._clock())
+        elif self.masks:
+            self.masks.hold(request, grammar)
+        else:
+            raise ValueError("grammars are not available with this model")
+
+    def _refuse(self, request: Request, error: ValueError) -> None:
+        self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
 
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
+        self._forget(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        """Drops what is kept for a request that has ended."""
         if self.masks:
             self.masks.forget(request_id)
+        if self.adapters:
+            self.adapters.forget(request_id)
 
     def look(self) -> bool:
-        """Submits requests whose grammar has been compiled. Returns whether a step has something to do."""
+        """Submits requests whose adapter and grammar are there. Returns whether a step has something to do."""
         self._admit_prepared()
         return self.scheduler.busy or bool(self._refused)
 
     def _admit_prepared(self) -> None:
-        if self.masks is None:
-            return
-        prepared, refused = self.masks.take_prepared()
-        self._refused += refused
-        for request in prepared:
-            try:
-                self.scheduler.submit(request, self._clock())
-            except ValueError as error:
-                self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
+        for source, submit in self._preparing():
+            prepared, refused = source()
+            self._refused += refused
+            for request in prepared:
+                try:
+                    submit(request)
+                except ValueError as error:
+                    self._refuse(request, error)
+
+    def _preparing(self) -> Iterator[tuple[Source, Callable[[Request], None]]]:
+        """What requests wait for before they are queued, in this order, and what follows."""
+        if self.adapters:
+            yield self.adapters.take_ready, self._submit_adapted
+        if self.masks:
+            yield self.masks.take_prepared, lambda request: self.scheduler.submit(request, self._clock())
 
     def step(self) -> Step:
         """Runs one step and returns its report. Raises EngineBroken when the engine cannot compute any more."""
@@ -142,8 +171,10 @@ class EngineCore:
         events, self._refused = self._refused + self.scheduler.expire(started_s), []
         started, batch, outputs = self._step_ahead(started_s) if self._launches else self._step_alone(started_s)
         events += outputs
+        for event in events:
+            if event.finish:
+                self._forget(event.id)
         if self.masks:
-            self._forget_ended(self.masks, events)
             # For sequences that go on: the masks are computed while the engine does the rest until the next draw.
             self.masks.begin(item for item in batch if item.sequence.slot >= 0)
         tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
@@ -206,11 +237,6 @@ class EngineCore:
     def _complete(self, batch: list[ScheduledSequence]) -> tuple[list[ScheduledSequence], list[RequestOutput]]:
         batch, results, failed = self._run(batch) if batch else ([], [], [])
         return batch, failed + self.scheduler.complete(batch, results)
-
-    def _forget_ended(self, masks: Masks, events: list[RequestOutput]) -> None:
-        for event in events:
-            if event.finish:
-                masks.forget(event.id)
 
     def _announce_started(self, started: dict[str, int]) -> dict[str, int]:
         if self.announce is None or not started:

@@ -36,6 +36,11 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     cpu_threads_bind: str = "nobind"  # or auto, a list of CPUs
     numa: str = "auto"  # or off
     stop_token_ids: tuple[int, ...] = ()  # of the model: they end an answer with a grammar
+    max_loras: int = 0  # adapters that are loaded at a time; 0: there are none
+    max_lora_rank: int = 0
+    max_lora_bytes: int = 0
+    lora_root: str = ""  # folder below which adapters lie
+    lora_base_names: tuple[str, ...] = ()  # names of the model in files of adapters; empty: any
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):
@@ -50,6 +55,19 @@ class EncodedCommands(msgspec.Struct, frozen=True, tag="Commands"):
 
     submit: list[msgspec.Raw] = []
     cancel: list[str] = []
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """HTTP to engine: load the adapter in a folder. With its digest it was loaded before: it is registered alone."""
+
+    path: str
+    digest: str = ""
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """HTTP to engine: unload an adapter once its last request has ended."""
+
+    digest: str
 
 
 class Profile(msgspec.Struct, frozen=True, tag=True):
@@ -76,6 +94,35 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: the model cannot be served; `reason` is one sentence."""
 
     reason: str
+
+
+class AdapterLoaded(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP: an adapter was loaded, by a command or for a request. `seconds`: to check, read and convert."""
+
+    path: str
+    digest: str
+    rank: int
+    size_bytes: int
+    seconds: float
+    commanded: bool = True
+
+
+class AdapterFailed(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP: a command to load an adapter failed. `field`: of its files or of the request."""
+
+    path: str
+    reason: str
+    field: str
+
+
+class AdapterUnloaded(msgspec.Struct, frozen=True, tag=True):
+    digest: str
+
+
+class AdaptersChanged(msgspec.Struct, frozen=True, tag=True):
+    """Engine to HTTP: the bytes of each adapter that is loaded now, by digest."""
+
+    sizes: dict[str, int]
 
 
 class Profiled(msgspec.Struct, frozen=True, tag=True):
@@ -112,8 +159,9 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     out_of_memory: int = 0  # steps, or parts of one, that had too little memory
 
 
-ToEngine = Start | Commands | Profile
-FromEngine = Ready | Failed | Started | Step | Profiled
+AdapterReport = AdapterLoaded | AdapterFailed | AdapterUnloaded | AdaptersChanged
+ToEngine = Start | Commands | Profile | LoadAdapter | UnloadAdapter
+FromEngine = Ready | Failed | Started | Step | Profiled | AdapterReport
 
 _encoder = msgspec.msgpack.Encoder()
 _request = msgspec.msgpack.Decoder(Request)

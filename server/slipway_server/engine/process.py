@@ -28,7 +28,7 @@ from ..models.devices import LoadError
 from .build import build_engine
 from .engine import EngineCore
 from .execution.profiler import Profiler
-from .messages import Commands, Failed, Profile, Profiled, Start, Started, Step
+from .messages import Commands, Failed, LoadAdapter, Profile, Profiled, Start, Started, Step, UnloadAdapter
 from .wire import HungUp, Wire
 
 log = logging.getLogger("slipway.engine")
@@ -107,8 +107,8 @@ class Trace:
 def run_steps(wire: Wire, heartbeat: Heartbeat, engine: EngineCore, trace: Trace) -> None:
     steps, profiler = 0, Profiler()
     engine.announce = lambda started: wire.send(Started(started))
-    if engine.masks:
-        wire.wake_for(engine.masks.fileno())
+    for waits in filter(None, (engine.masks, engine.adapters)):
+        wire.wake_for(waits.fileno())
     while True:
         heartbeat.beat(time.monotonic(), steps=steps)
         received = receive_commands(wire, engine, profiler, timeout_s=0.0 if engine.scheduler.busy else IDLE_BEAT_S)
@@ -118,6 +118,8 @@ def run_steps(wire: Wire, heartbeat: Heartbeat, engine: EngineCore, trace: Trace
             step = profiler.run(engine.step)
             wire.send(step)
             trace.write(step)
+        for report in engine.adapters.take_reports() if engine.adapters else ():
+            wire.send(report)
         if table := profiler.take():
             wire.send(Profiled(table))
 
@@ -129,6 +131,9 @@ def receive_commands(wire: Wire, engine: EngineCore, profiler: Profiler, timeout
         if isinstance(commands, Profile):
             profiler.begin(commands)
             continue
+        if isinstance(commands, LoadAdapter | UnloadAdapter):
+            change_adapters(engine, commands)
+            continue
         assert isinstance(commands, Commands), "the engine is started only once"
         for request in commands.submit:
             engine.submit(request)
@@ -136,6 +141,14 @@ def receive_commands(wire: Wire, engine: EngineCore, profiler: Profiler, timeout
             engine.cancel(request_id)
         received = True
     return received
+
+
+def change_adapters(engine: EngineCore, command: LoadAdapter | UnloadAdapter) -> None:
+    assert engine.adapters, "the HTTP process sends these only where there are adapters"
+    if isinstance(command, LoadAdapter):
+        engine.adapters.load(command.path, command.digest)
+    else:
+        engine.adapters.unload(command.digest)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ class Request:
     tenant: str = ""  # the engine is fair between tenants, and only requests of one tenant share cached prefixes
     weight: float = 1.0  # of the tenant
     timeout_s: float | None = None  # from its arrival to its end
+    adapter: str = ""  # digest of its adapter; empty: the model itself answers
 
     @property
     def known_tokens(self) -> int:

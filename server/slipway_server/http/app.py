@@ -10,6 +10,8 @@ from slipway_process.supervisor import OnFailure, Supervisor
 
 from ..engine.client import EngineClient
 from ..settings import ServerSettings
+from .adapters import AdapterCommands
+from .adapters import commands as adapter_commands
 from .debug import profiles
 from .load_report import report_load
 from .openai import OpenAI
@@ -41,10 +43,14 @@ async def serve(
     replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
     report_load(app, engine)
+    loop = asyncio.get_running_loop()
     tasks = Supervisor(count_restarts(service.metrics.registry))
     tasks.start("warm-up", service.reader.warm_up, OnFailure.SHOW, ends=True)
-    debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug else None
+    debug = profiles(engine, loop) if settings.enable_debug else None
+    commands = adapter_commands(AdapterCommands(engine, service.metrics), loop) if settings.max_loras else None
     try:
-        await run_server(settings, app, guard, engine, engine_life, tasks, debug=debug, on_drain=replays.close)
+        await run_server(
+            settings, app, guard, engine, engine_life, tasks, debug=debug, commands=commands, on_drain=replays.close
+        )
     finally:
         await service.reader.close()

@@ -3,6 +3,8 @@
 from aiohttp import web
 
 from slipway_contracts.load_report import (
+    ADAPTERS,
+    ADAPTERS_VERSION,
     CACHE_USAGE,
     LOAD,
     LOAD_FORMAT,
@@ -21,8 +23,9 @@ def report_load(app: web.Application, engine: EngineClient) -> None:
     async def add(request: web.Request, response: web.StreamResponse) -> None:
         if request.headers.get(LOAD_FORMAT, "").upper() == TEXT:
             requests, tokens = engine.waiting
-            response.headers[LOAD] = written(
-                {CACHE_USAGE: engine.kv_usage, WAITING_REQUESTS: requests, WAITING_TOKENS: tokens}
-            )
+            load = {CACHE_USAGE: engine.kv_usage, WAITING_REQUESTS: requests, WAITING_TOKENS: tokens}
+            if engine.adapters.entries:
+                load |= {ADAPTERS: len(engine.adapters.loaded), ADAPTERS_VERSION: engine.adapters.version}
+            response.headers[LOAD] = written(load)
 
     app.on_response_prepare.append(add)

@@ -13,6 +13,7 @@ from slipway_process.serving.bodies import body_of, json_response
 from slipway_process.serving.errors import invalid
 from slipway_process.serving.priority import priority_of
 
+from ..engine.adapters.catalog import CatalogEntry
 from .reading.inputs import check_answers
 from .requests.prompt import Prompt
 from .requests.prompts import wrong_model
@@ -71,11 +72,14 @@ class OpenAI:
         return json_response({"object": "list", "data": data, "model": self._service.model.name, "usage": usage})
 
     async def models(self, _: web.Request) -> web.Response:
-        return json_response({"object": "list", "data": [self._card()]})
+        adapters = map(self._adapter_card, self._service.adapters.entries)
+        return json_response({"object": "list", "data": [self._card(), *adapters]})
 
     async def model(self, http: web.Request) -> web.Response:
-        check_model(self._service, http.match_info["name"])
-        return json_response(self._card())
+        name = http.match_info["name"]
+        check_model(self._service, name)
+        entry = self._service.adapters.find(name)
+        return json_response(self._adapter_card(entry) if entry else self._card())
 
     def _card(self) -> dict[str, Any]:
         model = self._service.model
@@ -87,6 +91,11 @@ class OpenAI:
             "max_model_len": model.context_tokens,
             "version": model.version,
         }
+
+    def _adapter_card(self, entry: CatalogEntry) -> dict[str, Any]:
+        """As vLLM's, and what a router needs: `digest` of the adapter's files, and whether it is loaded now."""
+        more = {"root": entry.path, "parent": self._service.model.name, "digest": entry.digest, "loaded": entry.loaded}
+        return self._card() | {"id": entry.name, "created": entry.created} | more
 
     async def _answer(
         self,
@@ -102,7 +111,7 @@ class OpenAI:
         priority = priority_of(http.headers, body.priority)
         identity = incoming.stream_identity(body.seed)
         generation = await self._service.prepare_generation(
-            body, seed=identity.seed, priority=priority, tenant=incoming.tenant, answers=answers
+            body, body.model, seed=identity.seed, priority=priority, tenant=incoming.tenant, answers=answers
         )
         # An answer without tokens has no position to resume after.
         progress = incoming.track_progress(
@@ -233,5 +242,5 @@ def check_logprobs(body: FullSampling, prompt_tokens: list[int], context_tokens:
 
 def check_model(service: ModelService, name: str) -> None:
     service.check_open()
-    if name != service.model.name:
+    if name not in service.names:
         raise wrong_model(name, service.model.name)

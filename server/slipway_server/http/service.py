@@ -29,6 +29,7 @@ from slipway_process.serving.restarts import EngineError
 from slipway_process.serving.tenant import Tenants
 from slipway_process.serving.tracing import Timing, Tracing
 
+from ..engine.adapters.catalog import UnknownAdapter
 from ..engine.beams import Beam, BeamRules, BeamSearch
 from ..engine.client import EngineClient, QueueFull, RequestRefused
 from ..engine.request import FinishReason, Logprobs, Request, RequestOutput, SamplingParams
@@ -38,7 +39,7 @@ from ..text.stops import StopMatcher
 from ..text.tokenizer import Tokenizer
 from .reading.reader import RequestReader
 from .requests.prompt import Prompt, PromptLimits
-from .requests.prompts import ServedModel, check_tokens
+from .requests.prompts import ServedModel, check_tokens, wrong_model
 from .requests.sampling import Sampling
 from .requests.schemas import FullSampling
 from .requests.structured import unusable
@@ -73,6 +74,7 @@ class Generation:
     tenant: str = ""
     bad_words: tuple[tuple[int, ...], ...] = ()
     answers: AnswerPlan = PLAIN_ANSWERS
+    model: str = ""  # name of an adapter, or of the model itself
 
 
 class ModelService:
@@ -90,13 +92,19 @@ class ModelService:
         """`tenants`: verifies the tenant of a request. Without it no tenant is accepted."""
         self.tenants = tenants or Tenants(unproved=metrics.unproved_tenant)
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
-        self._engine, self.reader = engine, RequestReader(model, log_level=log_level)
+        self._engine, self.adapters = engine, engine.adapters
+        self.reader = RequestReader(model, lambda: self.names, log_level=log_level)
 
     def check_open(self) -> None:
         if self.health.draining:
             raise unavailable("draining", "This server is shutting down: ask another one.")
         if not self.health.loaded:
             raise unavailable(*self.health.why_not_loaded)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What `model` of a request may be: the model's name and those of its adapters."""
+        return self.adapters.names | {self.model.name}
 
     @property
     def max_context_tokens(self) -> int:
@@ -132,24 +140,53 @@ class ModelService:
         return request, prompt
 
     async def prepare_generation(
-        self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = "", answers: AnswerPlan = PLAIN_ANSWERS
+        self,
+        sampling: Sampling,
+        model: str,
+        *,
+        seed: int,
+        priority: int = 0,
+        tenant: str = "",
+        answers: AnswerPlan = PLAIN_ANSWERS,
     ) -> Generation:
-        """How to generate the answers. Raises HttpError with the field's name for token ids that the model lacks."""
+        """How to generate the answers. Raises HttpError with the field's name for token ids that the model lacks.
+
+        `model`: the name of an adapter, or of the model itself.
+        """
         if not isinstance(sampling, FullSampling):
-            return Generation(sampling, seed, priority, tenant)
+            return Generation(sampling, seed, priority, tenant, model=model)
         biased = [int(token) for token in sampling.logit_bias or ()]
         allowed, stop_token_ids = sampling.allowed_token_ids or (), sampling.stop_token_ids or ()
         fields = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stop_token_ids}
         for param, tokens in fields.items():
             check_tokens(tokens, param, self.vocabulary_size)
         bad_words = await self.reader.encode_words(sampling.bad_words or [], tenant)
-        return Generation(sampling, seed, priority, tenant, bad_words, answers)
+        return Generation(sampling, seed, priority, tenant, bad_words, answers, model)
 
     async def generate(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of answer number `choice` to a prompt. `resumed` tokens come first, without the engine."""
-        request = self._request(prompt, generation, choice=choice, resumed=resumed)
+        with self._using_model(generation.model):
+            request = self._request(prompt, generation, choice=choice, resumed=resumed)
+            async with aclosing(self._deltas(request, generation, resumed)) as deltas:
+                async for delta in deltas:
+                    yield delta
+
+    @contextmanager
+    def _using_model(self, name: str) -> Iterator[None]:
+        """Keeps the adapter of this name until its request has ended. Raises HttpError where it is gone."""
+        try:
+            with self.adapters.using(name if name != self.model.name else "") as digest:
+                if digest:
+                    self.metrics.adapter_requested(name)
+                yield
+        except UnknownAdapter:
+            raise wrong_model(name, self.model.name) from None
+
+    async def _deltas(
+        self, request: Request, generation: Generation, resumed: tuple[int, ...]
+    ) -> AsyncGenerator[Delta, None]:
         text = _DeltaBuilder(request, generation, self.model.tokenizer)
         for count, token in enumerate(resumed, 1):
             assert request.sampling is not None, "it is to generate"
@@ -192,7 +229,8 @@ class ModelService:
         name = f"gen-{uuid.uuid4().hex}"
         tenant = generation.tenant
         weight = self.tenants.weight_of(tenant)
-        return Request(name, prompt, params, generation.priority, resumed, tenant, weight, timeout_s=timeout_s)
+        adapter = self.adapters.digest_of("" if generation.model == self.model.name else generation.model)
+        return Request(name, prompt, params, generation.priority, resumed, tenant, weight, timeout_s, adapter)
 
     def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
         """Sampling parameters of one choice, each of which has its own seed."""
@@ -209,8 +247,11 @@ class ModelService:
 
         The engine has the tokens that beams share with earlier steps in its prefix cache.
         """
-        request, sampling = self._request(prompt, generation), generation.sampling
-        params = request.sampling
+        with self._using_model(generation.model):
+            return await self._search(self._request(prompt, generation), generation)
+
+    async def _search(self, request: Request, generation: Generation) -> list[tuple[Beam, str]]:
+        sampling, params = generation.sampling, request.sampling
         assert params is not None and isinstance(sampling, FullSampling), "it is to generate, with beams"
         rules = BeamRules(
             sampling.beams,

@@ -42,7 +42,7 @@ class Slipway:
         priority = priority_of(http.headers, body.priority)
         identity = incoming.stream_identity(body.seed)
         generation = await self._service.prepare_generation(
-            body, seed=identity.seed, priority=priority, tenant=incoming.tenant
+            body, body.model, seed=identity.seed, priority=priority, tenant=incoming.tenant
         )
         progress = incoming.track_progress(identity, streamed=bool(body.stream))
 
@@ -61,7 +61,7 @@ class Slipway:
         return json_response(
             {
                 "id": f"gen-{time.monotonic_ns():x}",
-                "model": self._service.model.name,
+                "model": body.model,
                 "text": choice.text,
                 "finish_reason": choice.finish,
                 "usage": usage_of(prompt_tokens, choice.tokens),
@@ -71,13 +71,14 @@ class Slipway:
     async def api_generate(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
         body, [prompt] = await self._service.read(incoming.body, ApiGenerateRequest, incoming.tenant)
-        return await self._api_answer(http, incoming, prompt.tokens, sampling_of(body))
+        return await self._api_answer(http, incoming, prompt.tokens, sampling_of(body), body.model)
 
     async def named_generate(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
-        check_model(self._service, http.match_info["name"])
+        name = http.match_info["name"]
+        check_model(self._service, name)
         body, [prompt] = await self._service.read(incoming.body, NamedGenerateRequest, incoming.tenant)
-        return await self._api_answer(http, incoming, prompt.tokens, sampling_of(body))
+        return await self._api_answer(http, incoming, prompt.tokens, sampling_of(body), name)
 
     async def api_embed(self, http: web.Request) -> web.Response:
         tenant = self._service.tenants.of(http.headers)
@@ -94,13 +95,13 @@ class Slipway:
         )
 
     async def _api_answer(
-        self, http: web.Request, incoming: IncomingRequest, prompt: tuple[int, ...], sampling: Sampling
+        self, http: web.Request, incoming: IncomingRequest, prompt: tuple[int, ...], sampling: Sampling, model: str
     ) -> web.StreamResponse:
         began = time.monotonic()
         priority = priority_of(http.headers)
         identity = incoming.stream_identity(sampling.seed)
         generation = await self._service.prepare_generation(
-            sampling, seed=identity.seed, priority=priority, tenant=incoming.tenant
+            sampling, model, seed=identity.seed, priority=priority, tenant=incoming.tenant
         )
         progress = incoming.track_progress(identity, streamed=bool(sampling.stream))
 

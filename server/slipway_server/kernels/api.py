@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from .draws import Draws, TokenMasks
+from .low_rank import Adaptable
 
 BLOCK_TOKENS = 32  # of the KV cache; the C kernels are built for it
 
@@ -28,6 +29,7 @@ class Batch:
     starts: torch.Tensor  # [S] int32, position of each span's first token
     block_tables: torch.Tensor  # [S, W] int32, block table of each sequence
     rows: torch.Tensor  # [R] int64 or int32, ascending: tokens whose logits are needed
+    adapters: torch.Tensor | None = None  # [T] int32, slot of each token's adapter, or -1; None: no token has one
     num_decodes: int = 0  # spans at the front with one token each: kernels may treat them differently
 
 
@@ -54,9 +56,26 @@ class AttentionSpec:
 
 
 class Linear(Protocol):
-    def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, inputs] to [T, outputs], plus `add`, which may be overwritten."""
+    def __call__(
+        self, x: torch.Tensor, add: torch.Tensor | None = None, slots: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[T, inputs] to [T, outputs], plus `add`, which may be overwritten.
+
+        `slots`: of the rows' adapters, as `Batch.adapters`. Rows without one are the same bits as without `slots`.
+        """
         ...
+
+
+class Gated(Protocol):
+    def __call__(self, x: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:
+        """[T, inputs] to [T, inner]."""
+        ...
+
+
+class AdaptableLinear(Linear, Adaptable, Protocol): ...
+
+
+class AdaptableGated(Gated, Adaptable, Protocol): ...
 
 
 class Attention(Protocol):
@@ -70,26 +89,30 @@ class Layer:
     """A decoder layer. Some families also have norms after attention and MLP, before the residual sum."""
 
     norm_in: Map
-    qkv: Linear
+    qkv: AdaptableLinear
     attention: Attention
-    out: Linear
+    out: AdaptableLinear
     norm_mlp: Map
-    gated: Map
-    down: Linear
+    gated: AdaptableGated
+    down: AdaptableLinear
     norm_attended: Map | None = None
     norm_mixed: Map | None = None
 
     def __call__(self, x: torch.Tensor, batch: Batch, rows: torch.Tensor | None = None) -> torch.Tensor:
         """[T, hidden] to [T, hidden], or to `rows` of it: later tokens need only the KV cache of the other rows."""
-        attended = self.attention(self.qkv(self.norm_in(x)), batch)
+        slots = batch.adapters
+        attended = self.attention(self.qkv(self.norm_in(x), None, slots), batch)
         if rows is not None and len(rows) < len(x):
             x, attended = x[rows], attended[rows]
-        x = _add(x, attended, self.out, self.norm_attended)
-        return _add(x, self.gated(self.norm_mlp(x)), self.down, self.norm_mixed)
+            slots = None if slots is None else slots[rows]
+        x = _add(x, attended, self.out, self.norm_attended, slots)
+        return _add(x, self.gated(self.norm_mlp(x), slots), self.down, self.norm_mixed, slots)
 
 
-def _add(x: torch.Tensor, y: torch.Tensor, linear: Linear, norm: Map | None) -> torch.Tensor:
-    return linear(y, x) if norm is None else x + norm(linear(y))
+def _add(
+    x: torch.Tensor, y: torch.Tensor, linear: Linear, norm: Map | None, slots: torch.Tensor | None
+) -> torch.Tensor:
+    return linear(y, x, slots) if norm is None else x + norm(linear(y, None, slots))
 
 
 class Layers(Protocol):
@@ -120,12 +143,18 @@ class Kernels(Protocol):
     device: torch.device
     replays: bool  # whether steps can be captured as CUDA graphs: no operation waits for the device
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """x @ weight.T + bias, with weight [outputs, inputs]."""
+    def linear(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
+    ) -> AdaptableLinear:
+        """x @ weight.T + bias, with weight [outputs, inputs].
+
+        `parts`: outputs of each of the layers that are computed as this one: adapters have an update for each. Without
+        them it is one.
+        """
         ...
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
-        """activation(x @ gate.T) * (x @ up.T)."""
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
+        """activation(x @ gate.T) * (x @ up.T). Its parts are gate and up."""
         ...
 
     def embedding(self, weight: torch.Tensor) -> Map:

@@ -91,7 +91,7 @@ class CudaSteps:
         self._captures = captures and model.kernels.replays
         self._width, self._scratch = table_width, scratch
         self._sizes = sizes(slots)
-        self._graphs: dict[int, _Decodes] = {}
+        self._graphs: dict[tuple[int, bool], _Decodes] = {}  # by size, and whether rows have adapters
         self._shared = _Shared(slots)
         self._staging = _Staging()
 
@@ -107,9 +107,10 @@ class CudaSteps:
             return self._model.logits(batch_in(layout, buffer, packed.num_decodes))
         size = size_for(len(packed.ids), self._sizes)
         whole = padded(packed, size, self._width, self._scratch, BLOCK_TOKENS)
-        if size not in self._graphs:
-            self._graphs[size] = _Decodes(self._model, Layout.of(whole), size, self._shared)
-        graph = self._graphs[size]
+        key = size, packed.adapters is not None
+        if key not in self._graphs:
+            self._graphs[key] = _Decodes(self._model, Layout.of(whole), size, self._shared)
+        graph = self._graphs[key]
         self._send(graph.layout, whole, graph.inputs, drawn)
         return graph.logits()[: len(packed.ids)]
 

@@ -1,14 +1,27 @@
 """The operations in torch alone, for any device and dtype: simple and correct. The reference for the C kernels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch.nn import functional
 
-from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, Rotary, in_sequence
+from .api import (
+    BLOCK_TOKENS,
+    AdaptableGated,
+    AdaptableLinear,
+    Attention,
+    AttentionSpec,
+    Batch,
+    Layer,
+    Layers,
+    Map,
+    Rotary,
+    in_sequence,
+)
 from .draws import Draws, TokenMasks, mask, sample
+from .low_rank import LowRank, Update, column_factors, slots_in
 
 SCALE_BYTES = 4  # of a float32
 
@@ -22,25 +35,14 @@ class TorchKernels:
         self.spans = Spans()
         self._layers: list[TorchAttention] = []
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        weight = self._here(weight)
-        bias = None if bias is None else self._here(bias)
+    def linear(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
+    ) -> AdaptableLinear:
+        return TorchLinear(self._here(weight), None if bias is None else self._here(bias), parts)
 
-        def apply(x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-            y = functional.linear(x, weight, bias)
-            return y if add is None else y + add
-
-        return apply
-
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
-        both = self._here(torch.cat((gate, up)))
-        act = functional.silu if activation == "silu" else _gelu_tanh
-
-        def apply(x: torch.Tensor) -> torch.Tensor:
-            g, u = functional.linear(x, both).chunk(2, dim=-1)
-            return act(g) * u
-
-        return apply
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
+        both = TorchLinear(self._here(torch.cat((gate, up))), None, (len(gate), len(up)))
+        return TorchGated(both, functional.silu if activation == "silu" else _gelu_tanh)
 
     def embedding(self, weight: torch.Tensor) -> Map:
         # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
@@ -97,6 +99,73 @@ class TorchKernels:
 
     def _here(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.to(self.device, self.dtype).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class TorchUpdate:
+    """Its tensors are on the layer's device. `factors`: DoRA's, [outputs] float32, or None."""
+
+    parts: Update
+    factors: torch.Tensor | None
+    size_bytes: int
+
+
+class TorchLinear:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, parts: tuple[int, ...]) -> None:
+        self._weight, self._bias, self._parts = weight, bias, parts or (len(weight),)
+        self._updates: dict[int, TorchUpdate] = {}  # by slot
+
+    def __call__(
+        self, x: torch.Tensor, add: torch.Tensor | None = None, slots: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        y = functional.linear(x, self._weight, self._bias)
+        for slot, rows in [] if slots is None else slots_in(slots):
+            if update := self._updates.get(slot):
+                y[rows] = self._adapted(x[rows], update)
+        return y if add is None else y + add
+
+    def _adapted(self, x: torch.Tensor, update: TorchUpdate) -> torch.Tensor:
+        """Rounded once, at its end, as the C kernels do it."""
+        y = functional.linear(x, self._weight).float()
+        for columns, part in zip(y.split(self._parts, dim=1), update.parts, strict=True):
+            if part is not None:
+                columns.add_((x.float() @ part.a.float().T) @ part.b.float().T, alpha=part.scale)
+        if update.factors is not None:
+            y *= update.factors
+        return (y if self._bias is None else y + self._bias.float()).to(x.dtype)
+
+    def prepare(self, update: Update) -> TorchUpdate:
+        factors = column_factors(update, self._parts, lambda first, end: self._weight[first:end])
+        parts = tuple(part and self._moved(part) for part in update)
+        tensors = [tensor for part in parts if part for tensor in (part.a, part.b)]
+        tensors += [] if factors is None else [factors]
+        size_bytes = sum(tensor.nbytes for tensor in tensors)
+        return TorchUpdate(parts, None if factors is None else factors.to(self._weight.device), size_bytes)
+
+    def _moved(self, part: LowRank) -> LowRank:
+        device, dtype = self._weight.device, self._weight.dtype
+        return replace(part, a=part.a.to(device, dtype), b=part.b.to(device, dtype), magnitude=None)
+
+    def adapt(self, slot: int, prepared: TorchUpdate | None) -> None:
+        if prepared is None:
+            self._updates.pop(slot, None)
+        else:
+            self._updates[slot] = prepared
+
+
+class TorchGated:
+    def __init__(self, both: TorchLinear, activation: Map) -> None:
+        self._both, self._activation = both, activation
+
+    def __call__(self, x: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:
+        g, u = self._both(x, None, slots).chunk(2, dim=-1)
+        return self._activation(g) * u
+
+    def prepare(self, update: Update) -> TorchUpdate:
+        return self._both.prepare(update)
+
+    def adapt(self, slot: int, prepared: TorchUpdate | None) -> None:
+        self._both.adapt(slot, prepared)
 
 
 class Cache(Protocol):

@@ -3,19 +3,33 @@
 Nothing here waits for the device or reads from it, so that a whole step can be captured and replayed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import accumulate
 
 import torch
 from torch.nn import functional
 from triton.runtime.jit import JITFunction
 
-from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, in_sequence
+from .api import (
+    BLOCK_TOKENS,
+    AdaptableGated,
+    AdaptableLinear,
+    Attention,
+    AttentionSpec,
+    Batch,
+    Layer,
+    Layers,
+    Map,
+    in_sequence,
+)
 from .cuda import capability
 from .draws import Draws
 from .in_torch import TorchKernels
-from .triton import matvec, paged, pointwise
+from .low_rank import MOST_PARTS, NO_ADAPTERS, AdapterRoom, Update, UpdateRefused
+from .triton import low_rank, matvec, paged, pointwise
 from .triton.draw_rows import draw_rows
 
 MAX_HEAD = 256
@@ -24,6 +38,8 @@ GATE_COLUMNS = 1024
 MATVEC_OUTPUTS, MATVEC_COLUMNS, MATVEC_WARPS = 4, 1024, 4
 ROTARY_PARTS = 8  # heads that a program rotates: on an H100 as fast as any other number, or faster
 LEAST_PART_TOKENS = 128  # of a sequence that several programs attend to
+# Of low-rank products: outputs and inputs that a program takes at once, and up to how many rows each has its own.
+EXPAND_OUTPUTS, SHRINK_COLUMNS, FEW_ADAPTED_ROWS = 64, 128, 64
 HOPPER = 9  # compute capability
 LEAST_ROWS = 16  # the fewest rows of a matrix product on tensor cores
 INTERPRETED = not isinstance(paged.decode, JITFunction)  # on the CPU, in tests: TRITON_INTERPRET=1
@@ -54,16 +70,23 @@ class TritonKernels(TorchKernels):
     name = "triton"
     replays = True
 
-    def __init__(self, dtype: torch.dtype, device: str) -> None:
+    def __init__(self, dtype: torch.dtype, device: str, *, adapters: AdapterRoom = NO_ADAPTERS) -> None:
         super().__init__(dtype, device)
+        self._room = adapters
         self._arrived = Counters(self.device)
         self._caches: list[TritonAttention] = []
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        return TritonLinear(self._here(weight), None if bias is None else self._here(bias))
+    def linear(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
+    ) -> AdaptableLinear:
+        weight = self._here(weight)
+        updates = TritonUpdates(weight, parts or (len(weight),), self._room)
+        return TritonLinear(weight, None if bias is None else self._here(bias), updates)
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
-        return TritonGated(self._here(torch.cat((gate, up))), gelu=activation != "silu")
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
+        both = self._here(torch.cat((gate, up)))
+        updates = TritonUpdates(both, (len(gate), len(up)), self._room)
+        return TritonGated(both, gelu=activation != "silu", updates=updates)
 
     def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
         return TritonNorm(weight.float().to(self.device).contiguous(), epsilon)
@@ -114,12 +137,30 @@ class TritonNorm:
 class TritonLinear:
     weight: torch.Tensor  # [outputs, inputs]
     bias: torch.Tensor | None
+    updates: "TritonUpdates"
 
-    def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        return self.of_normed(None, x, add)
+    def __call__(
+        self, x: torch.Tensor, add: torch.Tensor | None = None, slots: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self.of_normed(None, x, add, slots)
 
-    def of_normed(self, norm: TritonNorm | None, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        """Like a call with norm(x), in one kernel where x is a single row."""
+    def prepare(self, update: Update) -> "TritonUpdate":
+        return self.updates.prepare(update)
+
+    def adapt(self, slot: int, prepared: "TritonUpdate | None") -> None:
+        self.updates.adapt(slot, prepared)
+
+    def of_normed(
+        self,
+        norm: TritonNorm | None,
+        x: torch.Tensor,
+        add: torch.Tensor | None = None,
+        slots: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Like a call with norm(x), in one kernel where x is a single row without an adapter."""
+        if slots is not None:
+            x = norm(x) if norm else x
+            return self.updates.add_to(self.of_normed(None, x, add), x, slots)
         if len(x) == 1:
             y = x.new_empty(1, len(self.weight)) if add is None else add
             _matvec(x, norm, self.weight, y, bias=self.bias, add=add)
@@ -149,20 +190,107 @@ class TritonHead:
 class TritonGated:
     weight: torch.Tensor  # [2 * size, inputs], the gates in front
     gelu: bool
+    updates: "TritonUpdates"
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.of_normed(None, x)
+    def __call__(self, x: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:
+        return self.of_normed(None, x, slots)
 
-    def of_normed(self, norm: TritonNorm | None, x: torch.Tensor) -> torch.Tensor:
-        """Like a call with norm(x), in one kernel where x is a single row."""
+    def of_normed(self, norm: TritonNorm | None, x: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:
+        """Like a call with norm(x), in one kernel where x is a single row without an adapter."""
         size = len(self.weight) // 2
         y = x.new_empty(len(x), size)
-        if len(x) == 1:
+        if len(x) == 1 and slots is None:
             _matvec(x, norm, self.weight, y, gated=True, gelu=self.gelu)
             return y
-        both = functional.linear(norm(x) if norm else x, self.weight)
+        x = norm(x) if norm else x
+        both = functional.linear(x, self.weight)
+        if slots is not None:
+            both = self.updates.add_to(both, x, slots)
         pointwise.gate[(len(x), -(-size // GATE_COLUMNS))](both, y, SIZE=size, WIDTH=GATE_COLUMNS, GELU=self.gelu)
         return y
+
+    def prepare(self, update: Update) -> "TritonUpdate":
+        return self.updates.prepare(update)
+
+    def adapt(self, slot: int, prepared: "TritonUpdate | None") -> None:
+        self.updates.adapt(slot, prepared)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonUpdate:
+    """Of one slot: a [parts * rank, inputs] and b [outputs, rank], with zeros up to the highest rank."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    scales: torch.Tensor  # [parts] float32
+
+    @property
+    def size_bytes(self) -> int:
+        return self.a.nbytes + self.b.nbytes
+
+
+class TritonUpdates:
+    """The low-rank updates of one layer for all slots, in memory that captured graphs refer to."""
+
+    def __init__(self, weight: torch.Tensor, parts: tuple[int, ...], room: AdapterRoom) -> None:
+        (outputs, inputs), self._parts, self._rank = weight.shape, parts, _power_of_two(max(room.rank, LEAST_ROWS))
+        self._a = weight.new_zeros(room.slots, len(parts) * self._rank, inputs)
+        self._b = weight.new_zeros(room.slots, outputs, self._rank)
+        # Of a slot: the scale of each part. An output's part is the first one whose end is above it.
+        self._scales = torch.zeros(room.slots, len(parts), device=weight.device)
+        ends = [*accumulate(parts)] + [outputs] * MOST_PARTS
+        self._ends = (ends[0], ends[1])
+        self._tile = math.gcd(EXPAND_OUTPUTS, *parts)  # the outputs of a program are of one part
+
+    def prepare(self, update: Update) -> TritonUpdate:
+        if any(part is not None and part.magnitude is not None for part in update):
+            raise UpdateRefused("use_dora: the kernels for GPUs do not compute DoRA")
+        device, dtype, rank = self._a.device, self._a.dtype, self._rank
+        on_gpu = device.type == "cuda"
+        a = torch.zeros(self._a.shape[1:], dtype=dtype, pin_memory=on_gpu)
+        b = torch.zeros(self._b.shape[1:], dtype=dtype, pin_memory=on_gpu)
+        scales = torch.zeros(len(self._parts))
+        first = 0
+        for number, (size, part) in enumerate(zip(self._parts, update, strict=True)):
+            if part is not None:
+                own = len(part.a)
+                a[number * rank : number * rank + own] = part.a.to(dtype)
+                b[first : first + size, :own] = part.b.to(dtype)
+                scales[number] = part.scale
+            first += size
+        return TritonUpdate(a, b, scales)
+
+    def adapt(self, slot: int, prepared: TritonUpdate | None) -> None:
+        """The copies come after the steps that were launched before."""
+        if prepared is None:
+            self._scales[slot].zero_()
+            return
+        self._a[slot].copy_(prepared.a, non_blocking=True)
+        self._b[slot].copy_(prepared.b, non_blocking=True)
+        self._scales[slot].copy_(prepared.scales)
+
+    def add_to(self, y: torch.Tensor, x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """Adds to y [T, outputs], in place, what the rows' adapters make of x [T, inputs]."""
+        if not y.is_contiguous():
+            y = y.contiguous()
+        shrunk = torch.empty(len(x), self._a.shape[1], dtype=torch.float32, device=x.device)
+        # With few rows each is a program's own: there are many programs then, and each reads its adapter once.
+        rows = 1 if len(x) <= FEW_ADAPTED_ROWS else LEAST_ROWS
+        self._multiply(x.contiguous(), self._a, shrunk, slots, rows, expands=False)
+        self._multiply(shrunk, self._b, y, slots, rows, expands=True)
+        return y
+
+    def _multiply(
+        self, x: torch.Tensor, weights: torch.Tensor, y: torch.Tensor, slots: torch.Tensor, rows: int, *, expands: bool
+    ) -> None:
+        outputs, inputs = weights.shape[1:]
+        tile = self._tile if expands else LEAST_ROWS
+        low_rank.segmented[(-(-len(x) // rows), -(-outputs // tile))](
+            x, weights, self._scales, slots, y, len(x), *self._ends,
+            INPUTS=inputs, OUTPUTS=outputs, X_WIDTH=x.shape[1], PARTS=len(self._parts), ROWS=rows, N=tile,
+            K=min(self._rank, SHRINK_COLUMNS) if expands else SHRINK_COLUMNS, EXPANDS=expands,
+            WIDE=INTERPRETED, num_warps=4, **_dependent_launch(x.device),
+        )  # fmt: skip
 
 
 def _with_fused_norms(layer: Layer) -> Layer:

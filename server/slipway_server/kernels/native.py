@@ -4,13 +4,15 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
 
-from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Linear, Map
+from .api import BLOCK_TOKENS, AdaptableGated, AdaptableLinear, Attention, AttentionSpec, Batch, Layer, Map
 from .c.library import KernelsUnavailable, Library, library
 from .draws import STRETCH, Draws, TokenMasks, mask
+from .low_rank import MOST_PARTS, NO_ADAPTERS, AdapterRoom, LowRank, Update, column_factors
 from .pages import LargePages, populate
 
 TILE_ROWS, MAX_HEAD = 32, 256
@@ -22,11 +24,28 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
     return [(name, kind) for name in names.split()]
 
 
+class _LowRank(Structure):
+    _fields_ = [*_fields(c_void_p, "a b"), ("rank", c_int64), ("scale", c_float), ("reserved", c_int)]
+
+
+class _Adapter(Structure):
+    _fields_ = [("parts", _LowRank * MOST_PARTS), ("magnitude", c_void_p)]
+
+
+class _Adapters(Structure):
+    _fields_ = [
+        *_fields(c_void_p, "table slots"),
+        ("ends", c_int64 * MOST_PARTS),
+        *_fields(c_int64, "parts most_rank"),
+    ]
+
+
 class _Linear(Structure):
     _fields_ = [
         *_fields(c_void_p, "x w w_scale w_sum bias other y"),
         *_fields(c_int64, "m k n"),
         *_fields(c_int, "after y_float is_int8"),
+        ("adapters", _Adapters),
     ]
 
 
@@ -78,7 +97,7 @@ class _Layer(Structure):
 class _Step(Structure):
     _fields_ = [
         *_fields(c_void_p, "x y normed addend qkv q attended inner"),
-        *_fields(c_void_p, "positions slot_mapping block_tables first counts starts rows spent_ns"),
+        *_fields(c_void_p, "positions slot_mapping block_tables first counts starts rows slots row_slots spent_ns"),
         *_fields(c_int64, "tokens hidden spans table_width num_rows"),
     ]
 
@@ -89,23 +108,32 @@ class NativeKernels:
     dtype = torch.bfloat16
     device = torch.device("cpu")
 
-    def __init__(self, threads: int, *, int8: bool = False, kv_int8: bool = False) -> None:
+    def __init__(
+        self, threads: int, *, int8: bool = False, kv_int8: bool = False, adapters: AdapterRoom = NO_ADAPTERS
+    ) -> None:
         """`int8`: for weights and activations; `kv_int8`: for the KV cache. Raises KernelsUnavailable."""
         self._kind, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
+        self._room = adapters
         self._library, self.instruction_set = self._kind.functions, self._kind.instruction_set
         self._layers: list[_NativeAttention] = []
         self._memory = LargePages()  # of the weights
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        return _Product(self._kind, self._memory, weight, bias, int8=self._int8)
+    def linear(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
+    ) -> AdaptableLinear:
+        product = _Product(self._kind, self._memory, weight, bias, int8=self._int8)
+        product.make_room(self._room, parts or (len(weight),))
+        return product
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
+    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
         # Half a panel of gate beside the same half of up: one product has both in registers at its end.
         half, inputs = self._kind.panel // 2, gate.shape[1]
         _divisible("the inner size", len(gate), half)
         both = torch.stack((gate.view(-1, half, inputs), up.view(-1, half, inputs)), dim=1).view(-1, inputs)
         after = SILU_GATED if activation == "silu" else GELU_GATED
-        return _Product(self._kind, self._memory, both, None, int8=self._int8, after=after)
+        product = _GatedProduct(self._kind, self._memory, both, None, int8=self._int8, after=after)
+        product.make_room(self._room, (len(gate), len(up)))
+        return product
 
     def embedding(self, weight: torch.Tensor) -> Map:
         # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
@@ -201,7 +229,7 @@ class _Product:
         _divisible("the outputs of a linear layer", outputs, kind.panel)
         _divisible("the inputs of a linear layer", inputs, 16)
         library = kind.functions
-        self._library, self._call = library, library.slipway_linear
+        self._library, self._call, self._panel = library, library.slipway_linear, kind.panel
         self._width = outputs // 2 if after in (SILU_GATED, GELU_GATED) else outputs
         self._kind = torch.float32 if as_float else torch.bfloat16
         self._bias = None if bias is None else bias.float().contiguous()
@@ -230,17 +258,113 @@ class _Product:
         self._library.slipway_rows(byref(job))
         return y
 
-    def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, add: torch.Tensor | None = None, slots: torch.Tensor | None = None
+    ) -> torch.Tensor:
         x, job = x.contiguous(), self.job
         y = torch.empty((x.shape[0], self._width), dtype=self._kind)
         job.x, job.y, job.m = x.data_ptr(), y.data_ptr(), x.shape[0]
+        job.adapters.slots = None if slots is None else slots.data_ptr()
         if add is not None:
             job.after, job.other = ADD, add.data_ptr()
         elif job.after == ADD:
             job.after = NOTHING
-        if self._call(byref(job)):
+        failed = self._call(byref(job))
+        job.adapters.slots = None
+        if failed:
             raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")
         return y
+
+    # --- adapters -----------------------------------------------------------------------------------------------------
+
+    def make_room(self, room: AdapterRoom, parts: tuple[int, ...]) -> None:
+        """Reserves the table of adapters. `parts`: outputs of each of the layers that this one is made of."""
+        self._parts = parts
+        if not room.slots:
+            return
+        self._divide(parts)
+        self._table = (_Adapter * room.slots)()
+        self._prepared: list[_NativeUpdate | None] = [None] * room.slots  # keeps the memory that the table points to
+        adapters = self.job.adapters
+        adapters.table, adapters.parts, adapters.most_rank = ctypes.addressof(self._table), len(parts), room.rank
+        adapters.ends[:] = [*accumulate(parts), *([sum(parts)] * (MOST_PARTS - len(parts)))]
+
+    def _divide(self, parts: tuple[int, ...]) -> None:
+        for size in parts:
+            _divisible("the outputs of a part of a linear layer", size, self._panel)
+
+    def prepare(self, update: Update) -> "_NativeUpdate":
+        factors = column_factors(update, self._parts, self._weight_rows)
+        return _NativeUpdate(update, None if factors is None else self._in_panels(factors), self._panel // 2)
+
+    def adapt(self, slot: int, prepared: "_NativeUpdate | None") -> None:
+        self._table[slot] = prepared.entry if prepared else _Adapter()
+        self._prepared[slot] = prepared
+
+    def _in_panels(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Numbers of the outputs in the order of the panels."""
+        return outputs
+
+    def _place(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Where each output lies in the order of the panels."""
+        return outputs
+
+    def _weight_rows(self, first: int, end: int) -> torch.Tensor:
+        """Rows of the weight as it is computed with, [end - first, inputs] float32, on the calling thread alone."""
+        places = self._place(torch.arange(first, end))
+        rows = self._packed[places // self._panel, :, places % self._panel].reshape(end - first, -1).float()
+        return rows * self._scale[places, None] if self.job.is_int8 else rows
+
+
+class _GatedProduct(_Product):
+    """Half a panel of gates beside the same half of ups."""
+
+    def __call__(self, x: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+        return super().__call__(x, None, slots)
+
+    def _divide(self, parts: tuple[int, ...]) -> None:
+        """`NativeKernels.gated` has done it."""
+
+    def _in_panels(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.view(2, -1, self._panel // 2).transpose(0, 1).flatten().contiguous()
+
+    def _place(self, outputs: torch.Tensor) -> torch.Tensor:
+        half, inner = self._panel // 2, self._parts[0]
+        part, column = outputs // inner, outputs % inner
+        return column // half * self._panel + part * half + column % half
+
+
+class _NativeUpdate:
+    """What an adapter adds to a layer, as c/low_rank.h reads it, in bfloat16."""
+
+    def __init__(self, update: Update, magnitude: torch.Tensor | None, half: int) -> None:
+        """`half`: of a panel, in columns."""
+        self.entry = _Adapter()
+        self.tensors: list[torch.Tensor] = []
+        for number, part in enumerate(update):
+            if part is not None:
+                self.entry.parts[number] = self._part(part, half)
+        if magnitude is not None:
+            self.tensors.append(magnitude.float().contiguous())
+            self.entry.magnitude = self.tensors[-1].data_ptr()
+        self.size_bytes = sum(tensor.nbytes for tensor in self.tensors)
+
+    def _part(self, part: LowRank, half: int) -> _LowRank:
+        a, b = _in_groups(part.a.to(torch.bfloat16), half), part.b.to(torch.bfloat16)
+        b = b.view(-1, half, b.shape[1]).transpose(1, 2).contiguous()
+        self.tensors += (a, b)
+        return _LowRank(a=a.data_ptr(), b=b.data_ptr(), rank=part.a.shape[0], scale=part.scale)
+
+
+def _in_groups(a: torch.Tensor, half: int) -> torch.Tensor:
+    """Rows of a [rank, inputs] in groups of 8, then 4, 2 and 1; in each, `half` numbers of all its rows together."""
+    groups, first = [], 0
+    while first < len(a):
+        count = next(size for size in (8, 4, 2, 1) if size <= len(a) - first)
+        group = a[first : first + count].view(count, -1, half).transpose(0, 1)
+        groups.append(group.flatten())
+        first += count
+    return torch.cat(groups)
 
 
 class _NativeNorm:
@@ -345,6 +469,9 @@ class NativeLayers:
             hidden=self._hidden, spans=batch.block_tables.shape[0],
             table_width=batch.block_tables.shape[1], num_rows=len(batch.rows),
         )  # fmt: skip
+        if batch.adapters is not None:
+            row_slots = batch.adapters[batch.rows.long()]
+            step.slots, step.row_slots = batch.adapters.data_ptr(), row_slots.data_ptr()
         if self._call(self._jobs, c_int64(len(self._layers)), byref(step)):
             raise torch.OutOfMemoryError("no memory for the packed input of a linear layer")
         return y

@@ -28,6 +28,7 @@ class Packed:
     starts: Ints
     block_tables: Ints
     rows: Ints
+    adapters: Ints | None = None
 
     @property
     def num_decodes(self) -> int:
@@ -41,7 +42,8 @@ class Packed:
         return len(self.ids) == len(self.counts) == len(self.rows)
 
     def fields(self) -> Iterator[tuple[str, Ints]]:
-        return ((name, getattr(self, name)) for name in self.__slots__)
+        """Those that the step has: without adapters there are none."""
+        return ((name, values) for name in self.__slots__ if (values := getattr(self, name)) is not None)
 
 
 def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: int) -> Packed:
@@ -61,6 +63,7 @@ def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: in
         starts=_lengthened(packed.starts, size),
         block_tables=block_tables,
         rows=numpy.arange(size, dtype=numpy.int32),
+        adapters=None if packed.adapters is None else _lengthened(packed.adapters, size, -1),
     )
 
 

@@ -7,7 +7,18 @@ from torch import Tensor
 
 from slipway_process.model_folder.rope import Rotation
 
-from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Layer, Linear, Map, Rotary
+from ..kernels.api import (
+    AdaptableGated,
+    AdaptableLinear,
+    Attention,
+    AttentionSpec,
+    Batch,
+    Kernels,
+    Layer,
+    Map,
+    Rotary,
+)
+from ..kernels.low_rank import Adaptable
 from .families import DecoderShape, LayerShape
 from .weights import CheckpointWeights, WrongShape
 
@@ -27,7 +38,11 @@ class Decoder:
             head = build.take("lm_head.weight", shape.vocabulary, shape.hidden)
             self._embedding, self._head = kernels.embedding(table), kernels.head(head)
         self._factor = torch.tensor(shape.embedding_factor, dtype=kernels.dtype).item()  # as rounded as its factors are
-        self._layers = kernels.layers([build.layer(index, layer) for index, layer in enumerate(shape.layers)])
+        layers = [build.layer(index, layer) for index, layer in enumerate(shape.layers)]
+        self.operations: list[dict[str, Adaptable]] = [
+            {"qkv": layer.qkv, "out": layer.out, "gated": layer.gated, "down": layer.down} for layer in layers
+        ]  # of each layer those that adapters change, by the names of `adapters.targets`
+        self._layers = kernels.layers(layers)
         self._norm = build.norm("model.norm")
 
     @torch.inference_mode()
@@ -82,7 +97,7 @@ class _Builder:
     def _norm_weight(self, name: str, size: int) -> Tensor:
         return self.take(f"{name}.weight", size).float() + self.shape.norm_offset
 
-    def _qkv(self, at: str) -> Linear:
+    def _qkv(self, at: str) -> AdaptableLinear:
         shape, hidden = self.shape, self.shape.hidden
         rows = [heads * shape.head_size for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
         if shape.packed_names:
@@ -92,7 +107,7 @@ class _Builder:
         weight = torch.cat([self.take(f"{part}.weight", size, hidden) for part, size in parts])
         if biases and len(biases) < len(parts):
             raise WrongShape(f"{at} has {len(biases)} biases of three")
-        return self.kernels.linear(weight, torch.cat(biases) if biases else None)
+        return self.kernels.linear(weight, torch.cat(biases) if biases else None, tuple(rows))
 
     def _attention(self, at: str, layer: LayerShape) -> Attention:
         shape = self.shape
@@ -123,7 +138,7 @@ class _Builder:
             self.tables[rotation] = rotary_of(rotation, self.context_tokens, self.kernels.device)
         return self.tables[rotation]
 
-    def _gated(self, at: str) -> Map:
+    def _gated(self, at: str) -> AdaptableGated:
         inner, hidden = self.shape.inner, self.shape.hidden
         if self.shape.packed_names:
             gate, up = self.take(f"{at}.gate_up_proj.weight", 2 * inner, hidden).chunk(2)
@@ -131,7 +146,7 @@ class _Builder:
             gate, up = (self.take(f"{at}.{part}_proj.weight", inner, hidden) for part in ("gate", "up"))
         return self.kernels.gated(gate, up, self.shape.activation)
 
-    def _returning(self, name: str, size: int) -> Linear:
+    def _returning(self, name: str, size: int) -> AdaptableLinear:
         """A projection that is added to the residual stream; some families scale it."""
         weight = self.take(f"{name}.weight", self.shape.hidden, size)
         bias = self.bias(f"{name}.bias", self.shape.hidden)

@@ -14,6 +14,7 @@ from ..kernels import cuda, native
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.c.library import KernelsUnavailable
 from ..kernels.in_torch import TorchKernels
+from ..kernels.low_rank import NO_ADAPTERS, AdapterRoom
 from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
 from .families import BadConfig, DecoderShape, shape_of
@@ -36,11 +37,13 @@ def load_generator(
     threads: int,
     kv_cache_dtype: str = "auto",
     allow_slow: bool = False,
+    adapters: AdapterRoom = NO_ADAPTERS,
 ) -> Any:
     """Loads a decoder with `logits(batch)` and `kernels`: a `Decoder`, or a `ForeignDecoder` for other families.
 
     Args:
         allow_slow: whether a GPU may compute with torch or transformers, without the Triton kernels.
+        adapters: how many adapters its rows may have; a `ForeignDecoder` has none.
 
     Raises:
         LoadError: the model cannot be computed here; without `allow_slow`, also if a GPU would be many times slower.
@@ -54,12 +57,16 @@ def load_generator(
         shape = shape_of(config, context_tokens)
         stored = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
         chosen = pick_dtype(dtype, stored, device)
-        options = _Options(chosen, quantization, device, context_tokens, threads, kv_int8, allow_slow)
+        options = _Options(chosen, quantization, device, context_tokens, threads, kv_int8, allow_slow, adapters)
         return _load_builtin(folder, shape, options)
     except BadConfig as error:
         raise LoadError(f"{folder.name}: {error}.") from None
     except Unsupported as reason:
         log.warning("transformers computes the model, slower than a built-in family: %s", reason)
+        if adapters.slots:
+            raise LoadError(
+                f"--max-loras is for the built-in families only; {folder.name} is none: {reason}."
+            ) from None
         _refuse_incompatible(folder, config, str(reason), quantization=quantization, kv_int8=kv_int8)
         if device.startswith("cuda") and not allow_slow:
             raise LoadError(
@@ -82,6 +89,7 @@ class _Options:
     threads: int
     kv_int8: bool
     allow_slow: bool
+    adapters: AdapterRoom
 
 
 def _refuse_int8_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> None:
@@ -114,7 +122,8 @@ def _load_builtin(folder: Path, shape: DecoderShape, options: _Options) -> Decod
         return _build(folder, shape, _on_gpu(options), context_tokens)
     if options.quantization == "int8" or options.dtype == torch.bfloat16:
         try:
-            kernels = native.NativeKernels(options.threads, int8=options.quantization == "int8", kv_int8=kv_int8)
+            int8 = options.quantization == "int8"
+            kernels = native.NativeKernels(options.threads, int8=int8, kv_int8=kv_int8, adapters=options.adapters)
             log.info("the C kernels for %s compute the model", kernels.instruction_set)
             return _build(folder, shape, kernels, context_tokens)
         except KernelsUnavailable as reason:
@@ -130,7 +139,7 @@ def _on_gpu(options: _Options) -> Kernels:
         # Imported here: Triton takes a second to import, and CPUs do not need it.
         from ..kernels.in_triton import TritonKernels
 
-        kernels = TritonKernels(options.dtype, options.device)
+        kernels = TritonKernels(options.dtype, options.device, adapters=options.adapters)
         kernels.norm(torch.ones(16), 1e-6)(torch.ones(1, 16, dtype=options.dtype, device=options.device))
     # Any exception: Triton compiles its launcher at the first kernel, and reports missing parts in many ways.
     except Exception as error:

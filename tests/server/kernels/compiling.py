@@ -24,6 +24,7 @@ from slipway_server.kernels import in_triton
 from slipway_server.kernels.api import AttentionSpec, Rotary
 from slipway_server.kernels.draws import Draws, draw_by
 from slipway_server.kernels.in_triton import TritonKernels
+from slipway_server.kernels.low_rank import AdapterRoom
 from tests.server.kernels.batches import POSITIONS, a_batch, made, width_of
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -83,7 +84,7 @@ def main() -> None:
     in_triton._dependent_launch = lambda _: {"PDL": True, "launch_pdl": True}  # as on a Hopper GPU
     count = int(sys.argv[1]) if len(sys.argv) > 1 else len(LAYERS)
     for dtype, heads, kv_heads, size, window, cap in LAYERS[:count]:
-        kernels = TritonKernels(dtype, "cpu")
+        kernels = TritonKernels(dtype, "cpu", adapters=AdapterRoom(2, 16))
         norm, angles = torch.ones(size), torch.zeros(POSITIONS, size // 2)
         normed = {"q_norm": norm, "k_norm": norm} if heads == 16 else {}
         spec = AttentionSpec(heads, kv_heads, size, 1.0, Rotary(angles, angles), window=window, cap=cap, **normed)
@@ -98,6 +99,10 @@ def main() -> None:
             gated = kernels.gated(torch.ones(48, 32), torch.ones(48, 32), activation)
             gated(x), gated(x[:1])
         kernels.linear(torch.ones(8, 32), torch.ones(8))(x[:1], torch.zeros(1, 8, dtype=dtype))
+        slots = torch.zeros(100, dtype=torch.int32)
+        both = kernels.linear(torch.ones(192, 64), None, (128, 64))
+        for rows in (2, 100):  # each its own program, and sixteen together
+            both(torch.zeros(rows, 64, dtype=dtype), None, slots[:rows])
         kernels.sample(torch.zeros(2, 2000), Draws([draw_by(1, 1.0, top_p=0.9, top_k=20)] * 2, [0, 1]))
 
 

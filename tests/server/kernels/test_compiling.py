@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 SHARED_BYTES = 227 * 1024  # that a block of threads may use on Hopper
 
 
-NAMES = {"decode", "combine", "chunk", "rotary_embedding_and_cache", "rms_norm", "gate", "matvec"}
+NAMES = {"decode", "combine", "chunk", "rotary_embedding_and_cache", "rms_norm", "gate", "matvec", "segmented"}
 NAMES |= {"summarize", "bound_of_top_k", "first_draw", "masses", "next_draw"}
 
 

@@ -1,5 +1,6 @@
 """Runs a scheduler's batch: packs it into tensors, computes logits with the decoder, and samples tokens."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 
@@ -27,10 +28,14 @@ class DecoderRunner:
         blocks: int,
         masks: Masks | None = None,
         captures: bool = True,
+        slot_of: Callable[[str], int] | None = None,
     ) -> None:
-        """`captures`: on a GPU, steps of decodes are captured as CUDA graphs and replayed."""
+        """`captures`: on a GPU, steps of decodes are captured as CUDA graphs and replayed.
+
+        `slot_of`: the slot of a request's adapter by its digest, or -1; None: no request has one.
+        """
         self._model = model
-        self._masks = masks
+        self._masks, self._slot_of = masks, slot_of
         self._sampler = Sampler(model.kernels)
         width = -(-context_tokens // BLOCK_TOKENS)
         self._block_tables = _BlockTables(slots + 1, width)
@@ -102,7 +107,15 @@ class DecoderRunner:
             starts=starts,
             block_tables=block_tables,
             rows=numpy.array(rows, numpy.int64),
+            adapters=self._adapters(batch, counts),
         )
+
+    def _adapters(self, batch: list[ScheduledSequence], counts: Ints) -> Ints | None:
+        """The slot of each token's adapter; None where no sequence has one: such steps are computed as ever."""
+        if self._slot_of is None:
+            return None
+        slots = [self._slot_of(scheduled.sequence.request.adapter) for scheduled in batch]
+        return numpy.repeat(numpy.array(slots, numpy.int32), counts) if max(slots) >= 0 else None
 
     def _on_host(self, packed: Packed, drawn: DrawnTokens | None = None) -> torch.Tensor:
         fields = {name: torch.from_numpy(values) for name, values in packed.fields()}

@@ -1,10 +1,10 @@
-"""Hashes of full KV cache blocks: equal prefixes of one tenant have equal hashes. Pure."""
+"""Hashes of full KV cache blocks: equal prefixes of one tenant and adapter have equal hashes. Pure."""
 
 from collections.abc import Iterator, Sequence
 
 from slipway_process.chained_hash import chained_hash, encode_fields
 
-MAX_TENANTS = 10_000  # whose root hashes are kept
+MAX_ROOTS = 10_000  # of tenants and adapters, that are kept
 
 
 class BlockHasher:
@@ -14,17 +14,22 @@ class BlockHasher:
     """
 
     def __init__(self, block_tokens: int, *, key: bytes, scope: str = "") -> None:
-        """`scope`: revision, dtype and adapter of the model. Blocks of different scopes are never shared."""
+        """`scope`: revision and dtype of the model. Blocks of different scopes are never shared."""
         self._block_tokens, self._scope, self._key = block_tokens, scope, key
-        self._roots: dict[str, bytes] = {}
+        self._roots: dict[tuple[str, str], bytes] = {}
 
-    def root_hash(self, tenant: str) -> bytes:
-        """The parent of the first block of this tenant's sequences: tenants share no blocks."""
-        if tenant not in self._roots:
-            if len(self._roots) >= MAX_TENANTS:
+    def root_hash(self, tenant: str, adapter: str = "") -> bytes:
+        """The parent of the first block of this tenant's sequences with this adapter: no others share their blocks.
+
+        `adapter`: the digest of its files, which the keys and values depend on.
+        """
+        whose = tenant, adapter
+        if whose not in self._roots:
+            if len(self._roots) >= MAX_ROOTS:
                 self._roots.clear()
-            self._roots[tenant] = self._hash(b"", encode_fields({"scope": self._scope, "tenant": tenant}))
-        return self._roots[tenant]
+            fields = {"scope": self._scope, "tenant": tenant, "adapter": adapter}
+            self._roots[whose] = self._hash(b"", encode_fields(fields))
+        return self._roots[whose]
 
     def hash_blocks(self, parent: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
         """One hash for each full block of `tokens`."""

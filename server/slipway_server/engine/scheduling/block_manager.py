@@ -7,7 +7,7 @@ sequence can reuse. Cached blocks are evicted when no free block is left, the le
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from ..request import Sequence
+from ..request import Request, Sequence
 from .block_hash import BlockHasher
 
 
@@ -161,9 +161,12 @@ class BlockManager:
         """The hashes of the sequence's first `count` blocks. Each is computed once in the life of a request."""
         hashes, size = sequence.block_hashes, self.block_tokens
         if len(hashes) < count:
-            parent = hashes[-1] if hashes else self._hasher.root_hash(sequence.request.tenant)
+            parent = hashes[-1] if hashes else self._root_hash(sequence.request)
             hashes += self._hasher.hash_blocks(parent, sequence.tokens(len(hashes) * size, count * size))
         return hashes[:count]
+
+    def _root_hash(self, request: Request) -> bytes:
+        return self._hasher.root_hash(request.tenant, request.adapter)
 
     # --- content that may be non-finite -------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class Scheduler:
     """Requests wait by class, tenant and arrival; they join and leave the running batch between steps."""
 
     def __init__(self, limits: SchedulerConfig, *, hash_key: bytes, scope: str = "") -> None:
-        """`scope`: revision, dtype and adapter of the model. Cached blocks of another scope are never reused.
+        """`scope`: revision and dtype of the model. Cached blocks of another scope are never reused.
 
         `hash_key`: 16 to 64 random bytes that no client can guess.
         """

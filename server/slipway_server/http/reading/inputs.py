@@ -1,6 +1,6 @@
 """What each kind of body has for the model: a chat for its template, or texts and token ids (pure)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -48,8 +48,8 @@ class ModelInput(Generic[S]):
     special_names: bool = False
 
 
-def read_input(body: bytes, kind: type[S], served: str) -> ModelInput[S]:
-    """Decodes and checks a body. `served`: the name of the model here.
+def read_input(body: bytes, kind: type[S], served: str, names: Collection[str]) -> ModelInput[S]:
+    """Decodes and checks a body. `served`: the name of the model here; `names`: that one, and those of its adapters.
 
     Raises:
         HttpError: with the name of the field that is wrong.
@@ -57,7 +57,7 @@ def read_input(body: bytes, kind: type[S], served: str) -> ModelInput[S]:
     fields = decoded(body)
     request = checked_body(fields, kind)
     model_input: ModelInput[S] = KINDS[kind](request, fields)
-    if (name := getattr(request, "model", None)) is not None and name != served:
+    if (name := getattr(request, "model", None)) is not None and name not in names:
         raise wrong_model(name, served)
     return model_input
 

@@ -21,7 +21,7 @@ class LargeBodies:
 
     def read(self, job: ReadBody, render: Callable[[Chat], str]) -> BodyRead:
         """Raises HttpError, and what `render` raises."""
-        found = read_input(job.body, _BY_NAME[job.kind], self._model)
+        found = read_input(job.body, _BY_NAME[job.kind], self._model, job.names)
         texts = found.texts
         if found.chat:
             self._encoder.check_chat(found.chat, job.limits, found.param)

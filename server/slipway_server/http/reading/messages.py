@@ -41,11 +41,15 @@ class RenderChat(Struct, frozen=True, tag=True):
 
 
 class ReadBody(Struct, frozen=True, tag=True):
-    """To the child: a whole body. `kind`: the name of its type. The answer is BodyRead."""
+    """To the child: a whole body. `kind`: the name of its type. `names`: what its `model` may be.
+
+    The answer is BodyRead.
+    """
 
     kind: str
     body: bytes
     limits: PromptLimits
+    names: frozenset[str]
 
 
 class Ready(Struct, frozen=True, tag=True):

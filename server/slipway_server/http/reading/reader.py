@@ -49,8 +49,12 @@ READERS = ProcessRules(QueueRules(slots=2, share=1, places=16), kept=0)
 
 
 class RequestReader:
-    def __init__(self, model: ServedModel, *, log_level: str = "info") -> None:
+    def __init__(
+        self, model: ServedModel, names: Callable[[], frozenset[str]] | None = None, *, log_level: str = "info"
+    ) -> None:
+        """`names`: of the model and its adapters, as they are when a request comes."""
         self._model, self._log_level = model, log_level
+        self._names = names or (lambda: frozenset({model.name}))
         self._encoder = PromptEncoder(model.tokenizer)
         self._pool = TextPool()
         self._renderers = Processes(self._begin("", RENDER_BYTES, niceness=0), RENDERERS)
@@ -78,7 +82,7 @@ class RequestReader:
         """
         if not is_small(body):
             return await self._read_aside(body, kind, limits, tenant)
-        found = read_input(body, kind, self._model.name)
+        found = read_input(body, kind, self._model.name, self._names())
         texts = found.texts
         if found.chat:
             self._check_template()
@@ -124,7 +128,7 @@ class RequestReader:
             self._memory_bytes = max(LEAST_READ_BYTES, min(READ_BYTES, machine.free_memory_bytes() // 3))
             folder = str(self._model.checkpoint.folder)
             self._readers = Processes(self._begin(folder, self._memory_bytes, niceness=10), READERS)
-        job = ReadBody(kind.__name__, body, limits)
+        job = ReadBody(kind.__name__, body, limits, self._names())
         answer = await self._in_process(self._readers, job, self._memory_bytes, INPUTS[kind], tenant)
         assert isinstance(answer, BodyRead), "it reads"
         return msgspec.msgpack.decode(answer.body, type=kind), [data.prompt for data in answer.prompts]

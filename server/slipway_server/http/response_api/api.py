@@ -44,7 +44,7 @@ class Responses:
         progress = incoming.track_progress(identity, streamed=bool(chat.stream))
         deltas = await self._deltas(http, incoming, chat, prompt, plan, identity, progress)
         answer = plan.form.parser(f"{identity.id}.0")
-        builder = ResponseBuilder(body, self._service.model.name, identity, answer, len(prompt.tokens))
+        builder = ResponseBuilder(body, body.model, identity, answer, len(prompt.tokens))
         async with aclosing(deltas):
             if body.stream:
                 return await stream_events(
@@ -71,6 +71,7 @@ class Responses:
     ) -> AsyncGenerator[IndexedDelta, None]:
         generation = await self._service.prepare_generation(
             chat,
+            chat.model,
             seed=identity.seed,
             priority=priority_of(http.headers, chat.priority),
             tenant=incoming.tenant,

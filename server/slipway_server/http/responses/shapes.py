@@ -58,8 +58,9 @@ class Shape(ABC):
 
     id_prefix, whole_object, chunk_object = "", "", ""
 
-    def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt]) -> None:
-        self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": model.name}
+    def __init__(self, model: ServedModel, name: str, identity: Identity, prompts: list[Prompt]) -> None:
+        """`name`: of the adapter that answers, or of the model itself."""
+        self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": name}
         self._tokenizer = model.tokenizer
         self._prompts = prompts
 
@@ -130,7 +131,7 @@ class ChatShape(Shape):
     def __init__(
         self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: ChatRequest, form: AnswerForm
     ) -> None:
-        super().__init__(model, identity, prompts)
+        super().__init__(model, body.model, identity, prompts)
         self._body, self._form, self._seed = body, form, identity.id
         self._parsers: dict[int, MessageParser] = {}  # of streamed choices
 
@@ -176,7 +177,7 @@ class CompletionShape(Shape):
     id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: CompletionRequest) -> None:
-        super().__init__(model, identity, prompts)
+        super().__init__(model, body.model, identity, prompts)
         self._body = body
         self._offsets: dict[int, TextOffsets] = {}  # of the next token of each choice
 

@@ -92,6 +92,14 @@ static void pack_part(void *given, i64 part) {
     }
 }
 
+// The input's groups, and what adapters multiply it by.
+static void input_part(void *given, i64 part) {
+    const Linear *job = given;
+    const i64 groups = groups_of(job);
+    if (part < groups) pack_part(given, part);
+    else shrink_part(&job->adapters, job->x, job->m, job->k, part - groups);
+}
+
 // --- the output --------------------------------------------------------------------------------------------------------
 // A lone group of rows waits for memory: neighbouring panels, so that a thread reads on in a stream. Several groups
 // compute: a part is a chunk of them with a strip of panels. Its sums are taken in blocks of the steps, so that what is read
@@ -156,6 +164,8 @@ static void linear_part(void *given, i64 part) {
         for (i64 panel = share.panel, panels; panel < share.end_panel; panel += panels) {
             panels = plan->groups == 1 ? panels_together(job->m, share.end_panel - panel) : 1;
             const char *w = (const char *)job->w + (panel * steps + from) * STEP_BYTES, *after = w + steps * STEP_BYTES;
+            for (i64 i = 0; i < panels && plan->groups == 1 && job->adapters.slots; i++)
+                fetch_expansion(&job->adapters, job->m, (panel + i) * PANEL, job->after >= SILU_GATED);
             const int fetch_next = groups > 1 && panel + 1 < share.end_panel;
             for (i64 group = share.group; group < share.end_group; group++) {
                 const i64 here = first_row(job, group), at = group - share.group;
@@ -177,7 +187,9 @@ static void linear_part(void *given, i64 part) {
 int slipway_linear(const Linear *job) {
     if (job->m == 0) return 0;
     if (!reserve_packed(job->m * words_of(job), job->m)) return -1;
-    run(pack_part, (void *)job, groups_of(job));
+    const i64 shrinking = shrink_parts(&job->adapters, job->m);
+    if (shrinking && !reserve_shrunk(job->m * job->adapters.parts * job->adapters.most_rank)) return -1;
+    run(input_part, (void *)job, groups_of(job) + shrinking);
     Plan plan = plan_of(job);
     run(linear_part, &plan, plan.chunks * plan.strips);
     return 0;

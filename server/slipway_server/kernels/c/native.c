@@ -27,6 +27,7 @@ typedef int64_t i64;
 
 #include "vectors.h"
 #include "threads.h"
+#include "low_rank.h"
 #include "products.h"
 #ifdef TILE_PRODUCTS
 #include "tiles.h"

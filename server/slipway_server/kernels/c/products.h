@@ -23,6 +23,7 @@ typedef struct {
     void *y;              // bf16 or float [m, n]; GATED: [m, n/2]
     i64 m, k, n;
     int after, y_float, is_int8;
+    Adapters adapters;
 } Linear;
 
 #define STEP_BYTES (PANEL * 4) // of a panel
@@ -77,8 +78,18 @@ ALWAYS void put(const Linear *job, i64 row, i64 column, i64 width, vf value) {
 ALWAYS void finish(const Linear *job, i64 row, i64 column, const vf given[COLUMNS]) {
     vf sums[COLUMNS];
     UNROLLED
+    for (int c = 0; c < COLUMNS; c++) sums[c] = given[c];
+    if (__builtin_expect(job->adapters.slots && job->adapters.slots[row] >= 0, 0)) {
+        vf adapted[COLUMNS]; // apart, so that the others stay in registers
+        UNROLLED
+        for (int c = 0; c < COLUMNS; c++) adapted[c] = given[c];
+        expand(&job->adapters, row, column, job->after >= SILU_GATED, adapted);
+        UNROLLED
+        for (int c = 0; c < COLUMNS; c++) sums[c] = adapted[c];
+    }
+    UNROLLED
     for (int c = 0; c < COLUMNS; c++)
-        sums[c] = job->bias ? given[c] + load(job->bias + column + c * LANES) : given[c];
+        if (job->bias) sums[c] = sums[c] + load(job->bias + column + c * LANES);
     if (job->after >= SILU_GATED) {
         UNROLLED
         for (int c = 0; c < COLUMNS / 2; c++)
