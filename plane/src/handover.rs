@@ -2,7 +2,6 @@
 //!
 //! Connections that Python has not taken yet are bounded: beyond that, what clients send waits in the kernel.
 
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::balancing::in_flight::Flight;
 use crate::limits::places::{Places, Refusal};
 use crate::serving::admission::Reserved;
+use crate::serving::bridge::Bridge;
 use crate::sharing::counters::{Call, Settlement};
 use crate::telemetry::access_log::{LogEntry, Recount};
 
@@ -93,12 +93,27 @@ pub struct Begun {
 /// A connection that Python is to serve. Dropped, it is closed and its place is free.
 #[derive(Debug)]
 pub struct Handed {
-    pub stream: TcpStream,
+    /// The client's socket, or Python's end of a bridge.
+    pub socket: OwnedFd,
     pub first_bytes: Vec<u8>,
-    pub place: Place,
+    /// Of its address.
+    pub owner: String,
+    /// None: the bridge has it.
+    pub place: Option<Place>,
+    pub encryption: Encryption,
     /// Its first request, where that was sent to an endpoint.
     pub begun: Option<Box<Begun>>,
     pub returns: Returns,
+}
+
+/// TLS of a connection, as far as Python has to know.
+#[derive(Debug)]
+pub enum Encryption {
+    None,
+    /// Its first bytes are those of a handshake, which Python does. Nothing was read.
+    Ahead,
+    /// The session is here, and Python has its plain bytes.
+    Bridged(Arc<Bridge>),
 }
 
 /// Whether Python may give a connection back once it waits for a request.
@@ -119,6 +134,8 @@ pub struct News {
     /// Connections that were refused: all places are taken, or all of the address.
     pub refused_total: u64,
     pub refused_share: u64,
+    /// TLS handshakes that ended without a connection.
+    pub failed_handshakes: u64,
     /// Connections without a request that were closed to make room.
     pub closed_idle: u64,
     /// Connections that ended by a panic, which is a bug.
