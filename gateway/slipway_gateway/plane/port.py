@@ -165,9 +165,7 @@ class PlanePort:
         try:
             if not tls.pem.has_roots_alone():
                 raise ValueError("client CA: a certificate is no root")
-            listener.secure(
-                certificate, private_key, client_ca, requires_client=requires_client, is_newest=is_newest
-            )
+            listener.secure(certificate, private_key, client_ca, requires_client=requires_client, is_newest=is_newest)
         except ValueError as error:
             listener.leave_handshakes()
             log.warning("Python does the TLS handshakes", extra={"reason": str(error)})

@@ -266,3 +266,87 @@ impl Drop for Queued<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, ClientConnection};
+
+    fn client_hello() -> Vec<u8> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let name = ServerName::try_from("gateway.example.org").unwrap();
+        let mut hello = Vec::new();
+        ClientConnection::new(Arc::new(config), name).unwrap().write_tls(&mut hello).unwrap();
+        hello
+    }
+
+    /// The same message in records of so many bytes.
+    fn in_records(hello: &[u8], size: usize) -> Vec<u8> {
+        let records = hello[RECORD_HEAD_BYTES..].chunks(size);
+        records.flat_map(|part| [&[HANDSHAKE, 3, 1, 0, part.len() as u8], part].concat()).collect()
+    }
+
+    #[test]
+    fn a_first_message_is_awaited_to_its_end_and_no_further() {
+        let hello = client_hello();
+        for message in [hello.clone(), in_records(&hello, 100), in_records(&hello, 7)] {
+            for size in 0..message.len() {
+                assert!(wanted(&message[..size]) > size);
+            }
+            assert_eq!(wanted(&message), message.len());
+            assert_eq!(wanted(&[&message[..], b"more"].concat()), message.len());
+        }
+        let is_done = |bytes: &[u8]| wanted(bytes) <= bytes.len();
+        assert!(is_done(b"\x16\x03\x01\x00\x00"), "an empty record");
+        assert!(is_done(b"\x16\x03\x01\x00\x03\x01\x00\x00"), "less than the head of a message");
+        assert!(is_done(b"\x16\x03\x01\x00\x04\x01\x00\x00\xff\x17\x03\x03\x00\x01\x00"), "another kind of record");
+    }
+
+    #[tokio::test]
+    async fn a_handshake_waits_for_one_of_each_other_owner_at_most() {
+        let (turns, order) = (Arc::new(Turns::new()), Arc::new(Mutex::new(Vec::new())));
+        let mut tasks = tokio::task::JoinSet::new();
+        for owner in ["a", "a", "a", "a", "b", "c", "b"] {
+            let (turns, order) = (turns.clone(), order.clone());
+            tasks.spawn(async move { turns.run(owner, || locked(&order).push(owner)).await });
+        }
+        tasks.join_all().await;
+        assert_eq!(locked(&order).concat(), "abcabaa");
+        assert!(locked(&turns.owners).is_empty());
+    }
+
+    #[tokio::test]
+    async fn others_run_between_two_handshakes() {
+        let turns = Arc::new(Turns::new());
+        let computed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let mut tasks = tokio::task::JoinSet::new();
+        for owner in ["a", "b", "c", "d"] {
+            let (turns, computed) = (turns.clone(), computed.clone());
+            tasks.spawn(async move {
+                turns.run(owner, || computed.fetch_add(1, std::sync::atomic::Ordering::SeqCst)).await;
+            });
+        }
+        for most in 1..4 {
+            yield_now().await;
+            assert!(computed.load(std::sync::atomic::Ordering::SeqCst) <= most);
+        }
+        tasks.join_all().await;
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named() {
+        let files = |certificate: &[u8]| Files {
+            certificate: certificate.to_vec(),
+            private_key: Vec::new(),
+            client_ca: Vec::new(),
+            requires_client: false,
+            is_newest: false,
+        };
+        assert!(files(b"").config().unwrap_err().starts_with("private key"));
+        let broken = b"-----BEGIN CERTIFICATE-----\n*\n-----END CERTIFICATE-----\n";
+        assert!(files(broken).config().unwrap_err().starts_with("certificate"));
+    }
+}
