@@ -37,10 +37,10 @@ Settlement = tuple[str, str, Mapping[str, int]]  # tenant, id, what was used
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request that waits to be counted."""
+    """A request that waits to be counted. `arguments`: as the script of batches has them."""
 
-    keys: Sequence[str]
-    arguments: Sequence[Any]
+    tenant: str
+    arguments: str
     answer: "asyncio.Future[Any] | _LaneAnswer"
 
 
@@ -92,7 +92,7 @@ class RedisCounters:
         if self.away:
             raise CountersAway
         rates, future = limits.rates(), asyncio.get_running_loop().create_future()
-        self._add(_Call(self._keys(tenant), _arguments(id_, limits, amounts), future))
+        self._add(_Call(tenant, _arguments(id_, limits, amounts), future))
         try:
             # Time for the batch before, for its own batch, and for a turn of `run`.
             async with asyncio.timeout(3 * self._timeout_s):
@@ -108,7 +108,7 @@ class RedisCounters:
         if self.away:
             on_answer(None, known=True)
         else:
-            self._add(_Call(self._keys(tenant), _arguments(id_, limits, amounts), _LaneAnswer(on_answer)))
+            self._add(_Call(tenant, _arguments(id_, limits, amounts), _LaneAnswer(on_answer)))
 
     def _add(self, call: _Call) -> None:
         self._calls.append(call)
@@ -209,18 +209,17 @@ class RedisCounters:
 
         Returns for each call its values, or what the server has against it.
         """
-        keys: list[str] = []
-        arguments: list[Any] = []
-        for tenant, id_, used in settled:
-            keys += self._keys(tenant)
-            arguments += ("settle", 1 + 2 * len(used), id_, *(value for item in used.items() for value in item))
-        for call in calls:
-            keys += call.keys
-            arguments += ("reserve", len(call.arguments), *call.arguments)
-        if not keys:
+        numbers: dict[str, int] = {}  # of tenants
+        text = [
+            f"settle {numbers.setdefault(tenant, len(numbers))} {id_}{''.join(f' {name} {used[name]}' for name in used)}"
+            for tenant, id_, used in settled
+        ]
+        text += [f"reserve {numbers.setdefault(one.tenant, len(numbers))} {one.arguments}" for one in calls]
+        if not text:
             return []  # of all that waited, the clients have left
+        keys = [key for tenant in numbers for key in self._keys(tenant)]
         async with asyncio.timeout(self._timeout_s):
-            lines: bytes = await self._client.eval(BATCH, len(keys), *keys, *arguments)
+            lines: bytes = await self._client.eval(BATCH, len(keys), *keys, "\n".join(text))
         return [_values(line) for line in lines.split(b"\n")]
 
     def _settled(self, settled: Sequence[Settlement], results: Sequence[Any]) -> None:
@@ -264,16 +263,16 @@ class RedisCounters:
         self._metrics.shared_limits.set(1)
 
 
-def _arguments(id_: str, limits: Limits, amounts: Mapping[str, int]) -> list[Any]:
-    arguments: list[Any] = [id_, LEASE_S, limits.concurrency]
-    for name, interval, burst in _shown_rates(limits):
-        arguments += (name, interval, burst, amounts.get(name, 0))
-    return arguments
+def _arguments(id_: str, limits: Limits, amounts: Mapping[str, int]) -> str:
+    """`id_`: made by a gateway, without spaces."""
+    rates = "".join([f"{rate} {amounts.get(name, 0)}" for name, rate in _shown_rates(limits)])
+    return f"{id_} {LEASE_S} {limits.concurrency}{rates}"
 
 
 @lru_cache(maxsize=4096)  # called for each request
-def _shown_rates(limits: Limits) -> tuple[tuple[str, str, int], ...]:
-    return tuple((name, repr(rate.interval_s), rate.burst) for name, rate in limits.rates().items())
+def _shown_rates(limits: Limits) -> tuple[tuple[str, str], ...]:
+    rates = limits.rates().items()
+    return tuple((name, f" {name} {rate.interval_s!r} {rate.burst}") for name, rate in rates)
 
 
 @lru_cache(maxsize=4096)  # as above
