@@ -1,4 +1,4 @@
-"""TLS in the compiled data plane: the lane serves plain requests, Python the rest, and both know the same of a client."""
+"""TLS in the compiled data plane: the lane serves plain requests, Python the rest; both know the same of a client."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from .test_tls import port_of, refusals, trusting
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason=WHY_MISSING)
 
-PATH = "/v1/chat/completions"
+PATH, BREAKS = "/v1/chat/completions", "/v1/completions"
 BODY = b'{"model":"chat"}'
 
 
@@ -241,11 +241,11 @@ async def test_a_body_of_any_size_and_its_response_pass_whole(authority: Authori
         writer.close()
 
 
-def _end(port: int, context: ssl.SSLContext) -> str:
+def _end(port: int, context: ssl.SSLContext, path: str) -> str:
     """How TLS ends a response that goes to the end of its connection."""
     plain = socket.create_connection(("127.0.0.1", port), timeout=30)
     with context.wrap_socket(plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False) as secure:
-        secure.sendall(post().replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        secure.sendall(post().replace(PATH.encode(), path.encode()).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
         try:
             while secure.recv(65536):
                 pass
@@ -256,22 +256,18 @@ def _end(port: int, context: ssl.SSLContext) -> str:
 
 @pytest.mark.parametrize("plane", ["off", "required"])
 async def test_a_response_that_breaks_is_not_ended_as_a_whole_one(authority: Authority, plane: str) -> None:
-    breaks = False
-
     async def parts(request: web.Request) -> web.StreamResponse:
         out = web.StreamResponse()
         await out.prepare(request)
         await out.write(b"a part")
-        if breaks:
+        if request.path == BREAKS:
             await asyncio.sleep(0.05)
             assert request.transport is not None
             request.transport.abort()
         return out
 
     async with serving(authority, parts, plane=plane) as gate:
-        ends = []
-        for breaks in (False, True):
-            ends.append(await asyncio.to_thread(_end, port_of(gate), trusting(authority)))
+        ends = [await asyncio.to_thread(_end, port_of(gate), trusting(authority), path) for path in (PATH, BREAKS)]
         assert ends == ["whole", "cut"]
 
 

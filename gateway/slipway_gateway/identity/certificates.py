@@ -26,8 +26,10 @@ def key_of(kind: str, name: str) -> str:
 
 
 def peer_of(der: bytes) -> dict[str, Any]:
-    """What `read` reads of a verified certificate in DER, as `ssl.SSLSocket.getpeercert` returns it; what cannot be read
-    has no names, and so no owner."""
+    """What `read` reads of a verified certificate in DER, as `ssl.SSLSocket.getpeercert` returns it.
+
+    What cannot be read has no names, and so no owner.
+    """
     try:
         certificate = x509.load_der_x509_certificate(der)
         ends = certificate.not_valid_after_utc.strftime(_TIME)

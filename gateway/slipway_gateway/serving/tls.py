@@ -95,7 +95,7 @@ class Pem(NamedTuple):
     is_newest: bool  # TLS 1.3 alone
 
     def has_roots_alone(self) -> bool:
-        """Whether each authority for clients is a root. OpenSSL takes no other one for the end of a chain; others may."""
+        """Whether each authority for clients is a root. OpenSSL ends a chain at no other one; other libraries may."""
         listed = x509.load_pem_x509_certificates(self.client_ca) if self.client_ca else []
         return all(one.issuer == one.subject for one in listed)
 

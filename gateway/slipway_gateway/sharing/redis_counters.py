@@ -28,6 +28,8 @@ LEASE_S, RENEW_EACH_S = 30.0, 10.0
 RETRY_EACH_S = 1.0
 MAX_WAITING = 20_000  # settlements, while the server is away, with a share for each tenant
 _BATCH = 100
+# A settlement waits so long for a call that takes it along: a batch costs many times as much as what is in it.
+_SETTLED_S = 0.01
 _RENEWED_AT_ONCE = 500
 _CONNECTIONS = 4
 _TAKEN = b"1"
@@ -78,6 +80,7 @@ class RedisCounters:
         self._places = Places(MAX_WAITING)
         self._calls: deque[_Call] = deque()
         self._wake = asyncio.Event()
+        self._settles: asyncio.TimerHandle | None = None
         self.away = True
         self._trouble = ""
 
@@ -134,6 +137,11 @@ class RedisCounters:
             self._metrics.settlements_lost.inc()
             return
         self._waiting.append((tenant, id_, dict(used)))
+        if self._settles is None:
+            self._settles = asyncio.get_running_loop().call_later(_SETTLED_S, self._settle_now)
+
+    def _settle_now(self) -> None:
+        self._settles = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -161,11 +169,13 @@ class RedisCounters:
     async def close(self) -> None:
         """Writes the settlements that wait, if the server is there, and closes the connections."""
         try:
-            if not self.away:
+            while not self.away and (self._waiting or self._calls):
                 await self._work()
         except _FAILURES as error:
             self._failed(error)
         finally:
+            if self._settles is not None:
+                self._settles.cancel()
             await drop_connections(self._client)
 
     async def _pause(self, seconds: float) -> None:
@@ -190,9 +200,13 @@ class RedisCounters:
                 await self._client.eval(RENEW, len(keys), *keys, *arguments)
 
     async def _work(self) -> None:
-        """Sends all that waits, in batches: settlements first, because what they give back may be taken again."""
+        """Sends all that waits, in batches: settlements first, because what they give back may be taken again.
+
+        Settlements that come meanwhile wait for the next calls.
+        """
         self._wake.clear()
-        while self._waiting or self._calls:
+        goes_on = bool(self._waiting or self._calls)
+        while goes_on:
             settled = list(islice(self._waiting, _BATCH))
             calls = [self._calls.popleft() for _ in range(min(_BATCH, len(self._calls)))]
             calls = [call for call in calls if not call.answer.done()]
@@ -203,6 +217,7 @@ class RedisCounters:
                 raise
             self._settled(settled, results)
             self._answer(calls, results[len(settled) :])
+            goes_on = bool(self._calls) or len(self._waiting) >= _BATCH
 
     async def _execute(self, settled: Sequence[Settlement], calls: Sequence[_Call]) -> list[Any]:
         """Sends the script as text: a server that was restarted knows none, and some let no client load any.
@@ -211,7 +226,8 @@ class RedisCounters:
         """
         numbers: dict[str, int] = {}  # of tenants
         text = [
-            f"settle {numbers.setdefault(tenant, len(numbers))} {id_}{''.join(f' {name} {used[name]}' for name in used)}"
+            f"settle {numbers.setdefault(tenant, len(numbers))} {id_}"
+            + "".join([f" {name} {used[name]}" for name in used])
             for tenant, id_, used in settled
         ]
         text += [f"reserve {numbers.setdefault(one.tenant, len(numbers))} {one.arguments}" for one in calls]

@@ -125,10 +125,9 @@ return 1
 
 RESERVE, SETTLE = NOW + _RESERVE, NOW + _SETTLE
 
-# Many of both, each by itself: one that fails stops no other. KEYS: the three of each tenant. ARGV: one text, a line for
-# each call: its kind, the number of its tenant from 0 on, and its arguments, with spaces between them. Returns a line for
-# each call: its results, or `error` and a message. Both ways one text takes a client a tenth of the time that many values
-# take.
+# Many of both, each by itself: one that fails stops no other. KEYS: the three of each tenant. ARGV: one text, a line
+# for each call: its kind, the number of its tenant from 0 on, and its arguments, with spaces between them. Returns a
+# line for each call: its results, or `error` and a message. One text takes a client a tenth of the time of many values.
 BATCH = (
     NOW
     + f"""
