@@ -287,9 +287,9 @@ async def test_a_client_that_leaves_ends_its_request(authority: Authority) -> No
             async with asyncio.timeout(30):
                 await started.wait()
             writer.transport.abort()
-            await until_async(lambda: gate.plane is not None and gate.plane.connections == 0)
-            fast(gate)
+            await until_async(lambda: bool(fast(gate) or gate.outcomes()))
             assert gate.outcomes() == {"client_closed": 1}
+            await until_async(lambda: gate.plane is not None and gate.plane.connections == 0)
 
 
 async def test_events_are_relayed_and_the_connection_returns(authority: Authority) -> None:
