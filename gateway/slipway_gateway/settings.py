@@ -454,7 +454,7 @@ class GatewaySettings(ProcessSettings):
     )
     plane: Literal["auto", "off", "required"] = Field(
         "off",
-        description="whether the compiled data plane accepts the connections of a port without TLS, and serves plain "
+        description="whether the compiled data plane accepts the connections of the API port, and serves plain "
         "requests by itself; auto: where it is installed; required: the gateway does not start without it",
     )
     plane_max_body_bytes: Annotated[Bytes, Field(le=1 << 20)] = Field(

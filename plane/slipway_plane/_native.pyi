@@ -32,18 +32,32 @@ class Listener:
         refusal_total: bytes,
         refusal_share: bytes,
         lane: Lane | None = None,
+        longest_handshake_s: float | None = None,
     ) -> None:
         """`sockets`: descriptors of bound TCP sockets, which are the listener's from here on.
 
         `percentage`, `max_per_address`: as for `Places`; 0: no bound in any case. `longest_silence_s`: time that a
         connection may stay open without its first byte. `refusal_total`, `refusal_share`: whole responses on
         connections for which there is no place. `lane`: serves plain requests; None: all are Python's.
+        `longest_handshake_s`: time for a TLS handshake; None: the port has no TLS.
 
         Raises ValueError: a negative descriptor or time; OSError.
         """
 
     def start(self) -> None:
         """Listens and starts the thread; without effect while it runs and after `drain`. Raises OSError."""
+
+    def secure(
+        self, certificate: bytes, private_key: bytes, client_ca: bytes, *, requires_client: bool, is_newest: bool
+    ) -> None:
+        """TLS of the handshakes that begin from now on: files in PEM, `client_ca` empty where clients need no
+        certificate. `is_newest`: TLS 1.3 alone. Until the first call, handshakes are Python's.
+
+        Raises ValueError: the library cannot use them; RuntimeError: the port has no TLS.
+        """
+
+    def leave_handshakes(self) -> None:
+        """Python does the handshakes that begin from now on."""
 
     def fileno(self) -> int:
         """Readable when there is news to take."""
@@ -84,6 +98,10 @@ class News:
     @property
     def closed_idle(self) -> int:
         """Closed to make room."""
+
+    @property
+    def failed_handshakes(self) -> int:
+        """Of TLS, that ended without a connection."""
 
     @property
     def panics(self) -> int:
@@ -130,7 +148,15 @@ class Handed:
         """The descriptor, which is the caller's from here on. Raises RuntimeError: it was detached before."""
 
     def take_first_bytes(self) -> bytes:
-        """What was read, at least one byte; the second call returns none."""
+        """What was read, at least one byte where it needs no handshake; the second call returns none."""
+
+    @property
+    def needs_handshake(self) -> bool:
+        """Whether the port has TLS, and nothing of this connection was read."""
+
+    @property
+    def secured(self) -> Secured | None:
+        """TLS of a connection whose session the thread has; None: it has none."""
 
     @property
     def returns(self) -> tuple[bool, bool]:
@@ -144,6 +170,29 @@ class Handed:
 
     def leave(self) -> None:
         """Gives its place back, and what it still has; once."""
+
+@final
+class Secured:
+    """What is known of a connection whose TLS session the thread has, and whose plain bytes Python has."""
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Address and port of the client."""
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Those that it connected to."""
+
+    @property
+    def certificate(self) -> bytes | None:
+        """Of the client, verified, in DER; None: it has none."""
+
+    @property
+    def server_name(self) -> str | None:
+        """By which the client called this server (SNI)."""
+
+    def cut(self) -> None:
+        """The connection is closed next, and its client must not take what it has for all of a message."""
 
 @final
 class ChunkDecoder:

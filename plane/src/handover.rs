@@ -2,7 +2,6 @@
 //!
 //! Connections that Python has not taken yet are bounded: beyond that, what clients send waits in the kernel.
 
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::balancing::in_flight::Flight;
 use crate::limits::places::{Places, Refusal};
 use crate::serving::admission::Reserved;
+use crate::serving::bridge::Bridge;
 use crate::sharing::counters::{Call, Settlement};
 use crate::telemetry::access_log::{LogEntry, Recount};
 
@@ -26,6 +26,8 @@ pub const FIRST_BYTES: usize = 64 << 10;
 
 /// Calls and settlements of limits that gateways share wait so long for others, while answers are awaited.
 const SOON: Duration = Duration::from_millis(2);
+/// Settlements wait so long for calls that take them along.
+const LATER: Duration = Duration::from_millis(10);
 
 /// Entries for the access log that may wait, and requests to count again.
 const MAX_LOGGED: usize = 8192;
@@ -93,12 +95,27 @@ pub struct Begun {
 /// A connection that Python is to serve. Dropped, it is closed and its place is free.
 #[derive(Debug)]
 pub struct Handed {
-    pub stream: TcpStream,
+    /// The client's socket, or Python's end of a bridge.
+    pub socket: OwnedFd,
     pub first_bytes: Vec<u8>,
-    pub place: Place,
+    /// Of its address.
+    pub owner: String,
+    /// None: the bridge has it.
+    pub place: Option<Place>,
+    pub encryption: Encryption,
     /// Its first request, where that was sent to an endpoint.
     pub begun: Option<Box<Begun>>,
     pub returns: Returns,
+}
+
+/// TLS of a connection, as far as Python has to know.
+#[derive(Debug)]
+pub enum Encryption {
+    None,
+    /// Its first bytes are those of a handshake, which Python does. Nothing was read.
+    Ahead,
+    /// The session is here, and Python has its plain bytes.
+    Bridged(Arc<Bridge>),
 }
 
 /// Whether Python may give a connection back once it waits for a request.
@@ -119,6 +136,8 @@ pub struct News {
     /// Connections that were refused: all places are taken, or all of the address.
     pub refused_total: u64,
     pub refused_share: u64,
+    /// TLS handshakes that ended without a connection.
+    pub failed_handshakes: u64,
     /// Connections without a request that were closed to make room.
     pub closed_idle: u64,
     /// Connections that ended by a panic, which is a bug.
@@ -147,6 +166,7 @@ pub struct HandOver {
     event: OwnedFd,
     is_woken: AtomicBool,
     wakes_soon: AtomicBool,
+    wakes_later: AtomicBool,
 }
 
 impl HandOver {
@@ -157,6 +177,7 @@ impl HandOver {
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_woken: AtomicBool::new(false),
             wakes_soon: AtomicBool::new(false),
+            wakes_later: AtomicBool::new(false),
         })
     }
 
@@ -191,18 +212,26 @@ impl HandOver {
     /// A request ended that was counted so. Python takes it with the next calls, or within moments.
     pub fn settle(self: &Arc<Self>, settlement: Settlement) {
         locked(&self.news).0.settlements.push(settlement);
-        self.wake_soon();
+        self.wake_after(LATER, |this| &this.wakes_later, |news| !news.settlements.is_empty());
     }
 
-    /// Wakes Python in a moment, once for all that comes until then; outside of the thread at once.
     fn wake_soon(self: &Arc<Self>) {
+        self.wake_after(SOON, |this| &this.wakes_soon, |_| true);
+    }
+
+    /// Wakes Python after a time, once for all that comes until then, where it has something then; outside of the thread
+    /// at once.
+    fn wake_after(self: &Arc<Self>, time: Duration, flag: fn(&HandOver) -> &AtomicBool, has_some: fn(&News) -> bool) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return self.wake() };
-        if !self.wakes_soon.swap(true, Ordering::SeqCst) {
+        if !flag(self).swap(true, Ordering::SeqCst) {
             let this = self.clone();
             runtime.spawn(async move {
-                tokio::time::sleep(SOON).await;
-                this.wakes_soon.store(false, Ordering::SeqCst);
-                this.wake();
+                tokio::time::sleep(time).await;
+                flag(&this).store(false, Ordering::SeqCst);
+                let wakes = has_some(&locked(&this.news).0);
+                if wakes {
+                    this.wake();
+                }
             });
         }
     }
@@ -248,7 +277,9 @@ impl HandOver {
         let _ = rustix::io::read(&self.event, &mut count); // empty where nothing was written
                                                            // Before the news is taken: what comes later wakes again.
         self.is_woken.store(false, Ordering::SeqCst);
-        self.wakes_soon.store(false, Ordering::SeqCst); // a thread that ended wakes no one any more
+        // A thread that ended wakes no one any more.
+        self.wakes_soon.store(false, Ordering::SeqCst);
+        self.wakes_later.store(false, Ordering::SeqCst);
         let (news, room) = std::mem::take(&mut *locked(&self.news));
         drop(room);
         news

@@ -21,11 +21,13 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, sleep_until, Instant};
 
 use crate::forwarding::relay;
-use crate::handover::{locked, HandOver, Handed, Place, Returns, FIRST_BYTES};
+use crate::handover::{locked, Encryption, HandOver, Handed, Place, Returns, FIRST_BYTES};
 use crate::lane::Lane;
 use crate::limits::connections::address_owner;
 use crate::limits::places::{Places, Refusal};
 use crate::serving::api;
+use crate::serving::streams::ClientStream;
+use crate::serving::tls::{PortTls, Shaken};
 use crate::upstream::pool::IDLE;
 
 const BACKLOG: i32 = 1024;
@@ -42,6 +44,8 @@ pub struct Settings {
     pub max_per_address: u64,
     /// Time that a connection may stay open without its first byte.
     pub longest_silence: Duration,
+    /// Time for a TLS handshake; None: the port has no TLS.
+    pub longest_handshake: Option<Duration>,
     /// Whole responses for connections that are refused: all places are taken, or all of the address.
     pub refusal_total: Vec<u8>,
     pub refusal_share: Vec<u8>,
@@ -63,6 +67,7 @@ pub(crate) struct Shared {
     settings: Settings,
     /// Serves plain requests; None: all are Python's.
     lane: Option<Arc<Lane>>,
+    tls: Option<PortTls>,
     places: Arc<Mutex<Places>>,
     handover: Arc<HandOver>,
     orders: watch::Sender<Orders>,
@@ -87,6 +92,7 @@ impl Listener {
         let longest_silence = settings.longest_silence;
         let orders = Orders { is_open: true, stops: false, longest_silence, closed_before: None };
         let shared = Shared {
+            tls: settings.longest_handshake.map(PortTls::new),
             settings,
             lane,
             places: Arc::new(Mutex::new(places)),
@@ -132,6 +138,11 @@ impl Listener {
 
     pub fn handover(&self) -> &HandOver {
         &self.shared.handover
+    }
+
+    /// TLS of the port; None: it has none.
+    pub fn tls(&self) -> Option<&PortTls> {
+        self.shared.tls.as_ref()
     }
 
     /// Connections that have a place, here and in Python.
@@ -232,6 +243,7 @@ fn serve_returned(shared: &Arc<Shared>, runtime: &Runtime) {
     let Some(lane) = &shared.lane else { return };
     for (stream, place) in lane.take_returned() {
         if let Ok(stream) = TcpStream::from_std(stream) {
+            let stream = ClientStream::Plain(stream);
             runtime.spawn(api::serve(Silent::new(shared.clone()), lane.clone(), stream, place));
         }
     }
@@ -294,7 +306,11 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
                 Some(lane) => {
                     // A response is written at once, and bounded by the kernel's buffer.
                     let _ = stream.set_nodelay(true);
-                    tokio::spawn(api::serve(silent, lane.clone(), stream, place));
+                    if shared.tls.is_some() {
+                        tokio::spawn(await_handshake(silent, lane.clone(), stream, place));
+                    } else {
+                        tokio::spawn(api::serve(silent, lane.clone(), ClientStream::Plain(stream), place));
+                    }
                 }
                 None => {
                     tokio::spawn(await_first_bytes(silent, stream, place));
@@ -306,8 +322,10 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
                 Refusal::Total => &shared.settings.refusal_total,
                 Refusal::Share => &shared.settings.refusal_share,
             };
-            // An empty buffer takes it whole, or the client is gone.
-            let _ = stream.try_write(response);
+            if shared.tls.is_none() {
+                // An empty buffer takes it whole, or the client is gone. With TLS it would need the handshake.
+                let _ = stream.try_write(response);
+            }
             shared.handover.count(|news| match refusal {
                 Refusal::Total => news.refused_total += 1,
                 Refusal::Share => news.refused_share += 1,
@@ -365,16 +383,68 @@ async fn await_first_bytes(silent: Silent, stream: TcpStream, place: Place) {
             _ = sleep_until(accepted + longest_silence) => return,
             _ = orders.changed() => continue,
         }
+        if shared.tls.is_some() {
+            return to_python(shared, stream, Vec::new(), place, Encryption::Ahead).await;
+        }
         let Some(room) = shared.handover.room().await else { return };
         match read_first(&stream) {
             Ok(first_bytes) if first_bytes.is_empty() => return, // the client left
             Ok(first_bytes) => {
-                let Ok(stream) = stream.into_std() else { return };
-                shared.handover.hand(Handed { stream, first_bytes, place, begun: None, returns: Returns::Never }, room);
-                return;
+                drop(room);
+                return to_python(shared, stream, first_bytes, place, Encryption::None).await;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(_) => return,
+        }
+    }
+}
+
+/// Hands over a connection that Python serves from its beginning to its end.
+async fn to_python(shared: &Shared, stream: TcpStream, first_bytes: Vec<u8>, place: Place, encryption: Encryption) {
+    let Some(room) = shared.handover.room().await else { return };
+    let Ok(stream) = stream.into_std() else { return };
+    let (owner, socket) = (place.owner().to_owned(), stream.into());
+    let (place, begun, returns) = (Some(place), None, Returns::Never);
+    shared.handover.hand(Handed { socket, first_bytes, owner, place, encryption, begun, returns }, room);
+}
+
+/// Does the TLS handshake of a connection, and serves it.
+async fn await_handshake(silent: Silent, lane: Arc<Lane>, stream: TcpStream, place: Place) {
+    let shared = silent.0.clone();
+    let _panics = Panics(shared.clone());
+    let Some(tls) = &shared.tls else { return };
+    let shaken = tokio::select! {
+        shaken = tls.shake(&stream, place.owner()) => shaken,
+        is_counted = overdue(&shared, tls.longest_handshake) => {
+            if is_counted {
+                return;
+            }
+            Shaken::Failed
+        }
+    };
+    match shaken {
+        Shaken::Session(session) => api::serve(silent, lane, ClientStream::tls(stream, *session), place).await,
+        Shaken::Python => {
+            locked(&lane.hand_overs).count("", "handshake");
+            to_python(&shared, stream, Vec::new(), place, Encryption::Ahead).await;
+        }
+        Shaken::Failed => shared.handover.count(|news| news.failed_handshakes += 1),
+    }
+}
+
+/// Waits as long as a connection may take from now on. Whether it is counted: it was closed to make room.
+async fn overdue(shared: &Shared, longest: Duration) -> bool {
+    let accepted = Instant::now();
+    let mut orders = shared.orders.subscribe();
+    loop {
+        let Orders { longest_silence, closed_before, .. } = *orders.borrow_and_update();
+        if closed_before.is_some_and(|before| accepted <= before) {
+            shared.handover.count(|news| news.closed_idle += 1);
+            return true;
+        }
+        tokio::select! {
+            () = sleep_until(accepted + longest.min(longest_silence)) => return false,
+            _ = orders.changed() => {}
         }
     }
 }
@@ -400,6 +470,7 @@ mod tests {
             percentage: 100,
             max_per_address: 0,
             longest_silence: Duration::from_secs(60),
+            longest_handshake: None,
             refusal_total: b"full".to_vec(),
             refusal_share: b"share".to_vec(),
         };
@@ -434,13 +505,14 @@ mod tests {
             handed.append(&mut listener.handover().take().handed);
             handed.len() == 1
         });
-        let mut handed = handed.pop().unwrap();
-        assert_eq!((handed.first_bytes.as_slice(), handed.place.owner()), (&b"GET /"[..], "127.0.0.1"));
+        let handed = handed.pop().unwrap();
+        assert_eq!((handed.first_bytes.as_slice(), handed.owner.as_str()), (&b"GET /"[..], "127.0.0.1"));
         until(|| listener.silent() == 0);
         assert_eq!(listener.connections(), 1);
-        handed.stream.set_nonblocking(false).unwrap();
-        handed.stream.write_all(b"here").unwrap();
-        drop(handed);
+        let mut socket = Client::from(handed.socket);
+        socket.set_nonblocking(false).unwrap();
+        socket.write_all(b"here").unwrap();
+        drop((socket, handed.place));
         assert_eq!((received(client).as_slice(), listener.connections()), (&b"here"[..], 0));
         listener.stop();
     }

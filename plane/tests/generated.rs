@@ -1,4 +1,5 @@
-//! Generated inputs for what reads bytes of strangers: the rule of the subset, the aligner, and the fields of a body.
+//! Generated inputs for what reads bytes of strangers: the rule of the subset, the aligner, bodies in chunks, and the
+//! fields of a body.
 //!
 //! An ordinary run tries a few thousand inputs, the same each time. With `PLANE_FUZZ_S` each target runs for so many
 //! seconds, with other inputs each time.
@@ -11,6 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
+use slipway_plane_native::wire::chunks::{write_chunk, ChunkDecoder};
 use slipway_plane_native::wire::request_fields::{Field, RequestFields};
 use slipway_plane_native::wire::sse::{EventAligner, KEEP_ALIVE};
 use slipway_plane_native::wire::subset::plain_head;
@@ -213,6 +215,131 @@ fn fields_of_any_bytes_are_read_or_left() {
             let is_plain = fields.of(Field::StreamOptions).is_empty();
             prop_assert!(!is_plain || RequestFields::parse(&changed).is_ok_and(|again| !again.lacks_usage()));
         }
+        Ok(())
+    });
+}
+
+const CHUNKS: &[&[u8]] = &[
+    b"5\r\nhello\r\n",
+    b"5\nhello\n",
+    b"3;a=\"b\"\r\nabc\r\n",
+    b"1 \t;\r\nx\r\n",
+    b"00\r\n",
+    b"0\r\n\r\n",
+    b"0\r\nx-a: b\r\n\r\n",
+    b"0\n\n",
+    b"fffffffffffffff\r\n",
+    b"1000000000000000\r\n",
+    b"a",
+    b"2",
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b";",
+    b" ",
+    b"-1",
+    b"HTTP/1.1 200 OK\r\n",
+];
+
+/// What a body in chunks says, by the simplest reading.
+#[derive(Debug, PartialEq, Eq)]
+enum Read {
+    /// Its data, and how many bytes belong to it.
+    Whole(Vec<u8>, usize),
+    /// Data of a body that has not ended.
+    Part(Vec<u8>),
+    Wrong,
+}
+
+/// The line that begins there without its end, and where the next one begins. None: it has not ended.
+fn line_at(body: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let end = at + body[at..].iter().position(|byte| *byte == b'\n')?;
+    let line = &body[at..end];
+    Some((line.strip_suffix(b"\r").unwrap_or(line), end + 1))
+}
+
+fn size_of(line: &[u8]) -> Option<usize> {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let is_size = (1..=15).contains(&digits) && matches!(line.get(digits), None | Some(b';' | b' ' | b'\t'));
+    let text = std::str::from_utf8(&line[..digits]).ok()?;
+    (is_size && !line.contains(&b'\r')).then(|| usize::from_str_radix(text, 16).unwrap())
+}
+
+/// Of a body that is whole. What has not ended is known to be wrong later than a machine knows it.
+fn read_chunks(body: &[u8]) -> Read {
+    let (mut at, mut data) = (0, Vec::new());
+    loop {
+        let Some((line, next)) = line_at(body, at) else { return Read::Part(data) };
+        let Some(size) = size_of(line) else { return Read::Wrong };
+        at = next;
+        if size == 0 {
+            break;
+        }
+        let Some(rest) = body.get(at..at + size) else {
+            data.extend_from_slice(&body[at..]);
+            return Read::Part(data);
+        };
+        data.extend_from_slice(rest);
+        at += size;
+        match line_at(body, at) {
+            None => return Read::Part(data),
+            Some((line, next)) if line.is_empty() => at = next,
+            Some(_) => return Read::Wrong,
+        }
+    }
+    loop {
+        let Some((line, next)) = line_at(body, at) else { return Read::Part(data) };
+        at = next;
+        if line.is_empty() {
+            return Read::Whole(data, at);
+        }
+        if line.first() == Some(&b'\r') {
+            return Read::Wrong;
+        }
+    }
+}
+
+#[test]
+fn chunks_are_read_as_a_simple_reader_reads_them_in_pieces_of_any_size() {
+    run((mixed(CHUNKS, 14), cuts()), |(body, cuts)| {
+        let (mut decoder, mut data, mut taken, mut is_wrong) = (ChunkDecoder::default(), Vec::new(), 0, false);
+        for piece in pieces(&body, &cuts) {
+            match decoder.feed(&piece, &mut data) {
+                Ok(size) => {
+                    prop_assert!(size == piece.len() || decoder.has_ended());
+                    taken += size;
+                }
+                Err(_) => {
+                    is_wrong = true;
+                    break;
+                }
+            }
+        }
+        prop_assert!(data.len() <= body.len());
+        match read_chunks(&body) {
+            Read::Whole(whole, size) => {
+                prop_assert!(!is_wrong && decoder.has_ended());
+                prop_assert_eq!((data, taken), (whole, size));
+            }
+            Read::Part(part) => prop_assert!(is_wrong || (data == part && !decoder.has_ended() && taken == body.len())),
+            Read::Wrong => prop_assert!(is_wrong),
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn chunks_that_were_written_are_read_again() {
+    run((proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..8), cuts()), |(parts, cuts)| {
+        let mut body = Vec::new();
+        parts.iter().for_each(|part| write_chunk(&mut body, part));
+        body.extend_from_slice(b"0\r\n\r\n");
+        let (mut decoder, mut data) = (ChunkDecoder::default(), Vec::new());
+        for piece in pieces(&body, &cuts) {
+            prop_assert!(!decoder.has_ended() || piece.is_empty());
+            prop_assert_eq!(decoder.feed(&piece, &mut data), Ok(piece.len()));
+        }
+        prop_assert_eq!((data, decoder.has_ended()), (parts.concat(), true));
         Ok(())
     });
 }

@@ -94,8 +94,7 @@ def test_a_host_that_is_no_address_is_refused_by_name() -> None:
         ("auto", "", True, "on"),
         ("required", "", True, "on"),
         ("auto", "", False, "missing"),
-        ("auto", "/tls.crt", True, "tls"),
-        ("required", "/tls.crt", True, "tls"),
+        ("required", "/tls.crt", True, "on"),
     ],
 )
 def test_the_setting_and_what_is_installed_decide(
@@ -239,7 +238,7 @@ async def test_a_thread_that_ends_is_counted_and_starts_again_with_its_port(
     served = asyncio.Event()
 
     class Bounds:
-        max_connections, max_per_address, percentage = 10, 0, 100
+        max_connections, max_per_address, percentage, header_timeout_s = 10, 0, 100, 10.0
 
         def refusal(self, *, of_address: bool) -> bytes:
             return b""

@@ -12,6 +12,8 @@ TARGETS = (
     "a_plain_head_is_one_that_cannot_be_read_in_two_ways",
     "an_aligner_loses_no_byte_and_hands_on_whole_events",
     "an_aligner_takes_any_bytes_and_holds_few",
+    "chunks_are_read_as_a_simple_reader_reads_them_in_pieces_of_any_size",
+    "chunks_that_were_written_are_read_again",
     "fields_of_any_bytes_are_read_or_left",
 )
 SECONDS = 600

@@ -16,6 +16,7 @@ from aiohttp.http_writer import StreamWriter
 from slipway_plane import NATIVE
 
 from ..judging.outcome import OutcomeRecorder, PassingTimes
+from ..plane.transports import SecuredTransport
 from ..quotas.meter import Meter
 from ..telemetry.metrics import GatewayMetrics
 from ..upstream.connection import EndpointConnection
@@ -260,7 +261,9 @@ def _socket_of(request: web.Request) -> socket.socket | None:
     transport, writer = request.transport, request._payload_writer
     if type(writer) is not StreamWriter or not writer.chunked or writer._compress is not None or transport is None:
         return None
-    if transport.is_closing() or transport.get_write_buffer_size() or transport.get_extra_info("sslcontext"):
+    if transport.is_closing() or transport.get_write_buffer_size():
         return None
+    if transport.get_extra_info("sslcontext") and not isinstance(transport, SecuredTransport):
+        return None  # what is written to its socket is encrypted here
     found: socket.socket | None = transport.get_extra_info("socket")
     return found

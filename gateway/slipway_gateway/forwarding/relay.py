@@ -149,6 +149,9 @@ class Relay:
         if not rewritten and self._aligner is None and (length := self._answer.length) is not None:
             self._out.content_length = length
         await self._out.prepare(self._request)  # it never waits
+        self._out.headers.clear()  # they were sent, and a stream would hold some KiB of them
+        if self._call.meter:
+            self._call.meter.limit_headers.clear()
 
     async def end(self, code: str) -> web.StreamResponse:
         """Ends a broken response: a stream with an error event, any other one by an abort, so it never looks complete.

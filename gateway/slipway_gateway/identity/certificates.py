@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cryptography import x509
+
 URI, DNS, COMMON_NAME = "uri", "dns", "commonName"
+_TIME = "%b %e %H:%M:%S %Y GMT"  # of OpenSSL
 _KINDS = {"URI": URI, "DNS": DNS}
 
 
@@ -20,6 +23,30 @@ class ClientCertificate:
 def key_of(kind: str, name: str) -> str:
     """A name with its kind, for comparison: DNS names in lower case, because case does not matter in them."""
     return f"{kind}:{name.lower() if kind == DNS else name}"
+
+
+def peer_of(der: bytes) -> dict[str, Any]:
+    """What `read` reads of a verified certificate in DER, as `ssl.SSLSocket.getpeercert` returns it.
+
+    What cannot be read has no names, and so no owner.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        ends = certificate.not_valid_after_utc.strftime(_TIME)
+        common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        subject = tuple((("commonName", one.value),) for one in common)
+        return {"subject": subject, "subjectAltName": _alternative(certificate), "notAfter": ends}
+    except ValueError:
+        return {}
+
+
+def _alternative(certificate: x509.Certificate) -> tuple[tuple[str, str], ...]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    kinds = {x509.UniformResourceIdentifier: "URI", x509.DNSName: "DNS"}
+    return tuple((kinds[type(name)], name.value) for name in names if type(name) in kinds)
 
 
 def read(peer: Mapping[str, Any] | None) -> ClientCertificate | None:

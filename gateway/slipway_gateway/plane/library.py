@@ -14,7 +14,6 @@ class PlaneState(StrEnum):
     ON = "on"
     OFF = "off"
     MISSING = "missing"  # wanted where it is there, and it is not
-    TLS = "tls"  # wanted, but the port has TLS, which Python ends
 
 
 class Choice(NamedTuple):
@@ -33,6 +32,4 @@ def choose(settings: GatewaySettings) -> Choice:
         if settings.plane == "required":
             raise ValueError(f"--plane required: {WHY_MISSING}; `make setup` builds it where Rust's cargo works")
         return Choice(PlaneState.MISSING, WHY_MISSING)
-    if settings.tls_cert_file:
-        return Choice(PlaneState.TLS, "the port has TLS, which Python serves")
     return Choice(PlaneState.ON, f"version {NATIVE.version()}")

@@ -31,6 +31,7 @@ class Bounds(Protocol):
     max_connections: int
     max_per_address: int
     percentage: int
+    header_timeout_s: float
 
     def refusal(self, *, of_address: bool) -> bytes:
         """The whole response on a connection that is refused."""
@@ -40,6 +41,35 @@ class Bounds(Protocol):
 
     def make_room(self, now_s: float) -> None:
         """All places are taken: closes idle connections."""
+
+
+class Pem(Protocol):
+    """Files of TLS, as `serving.tls.Pem` has them."""
+
+    @property
+    def certificate(self) -> bytes: ...
+    @property
+    def private_key(self) -> bytes: ...
+    @property
+    def client_ca(self) -> bytes: ...
+    @property
+    def requires_client(self) -> bool: ...
+    @property
+    def is_newest(self) -> bool: ...
+    def has_roots_alone(self) -> bool:
+        """Whether the data plane verifies clients as OpenSSL does."""
+
+
+class Tls(Protocol):
+    """TLS of the port, as `serving.tls.ServerTls` has it."""
+
+    @property
+    def pem(self) -> Pem: ...
+
+    on_change: Callable[[], None]
+
+    def look(self) -> None:
+        """Reads the files again if they have changed."""
 
 
 class Lane(Protocol):
@@ -99,8 +129,10 @@ class PlanePort:
         sockets: Iterable[socket.socket],
         bounds: Bounds,
         serve: Callable[["_native.Handed"], asyncio.Protocol],
+        tls: Tls | None = None,
     ) -> None:
         """Accepts on copies of bound `sockets`. `serve`: the protocol of a connection, which feeds it the first bytes.
+        `tls`: whose handshakes are done here, or by that protocol.
 
         Raises:
             OSError: a socket cannot listen.
@@ -116,10 +148,27 @@ class PlanePort:
             refusal_total=bounds.refusal(of_address=False),
             refusal_share=bounds.refusal(of_address=True),
             lane=self._lane.native if self._lane else None,
+            longest_handshake_s=bounds.header_timeout_s if tls else None,
         )
+        if tls and self._lane:
+            tls.on_change = partial(self._secure, listener, tls)
+            tls.on_change()
+            self._work += (tls.look,)
         self._metrics.connections_of_plane(lambda: listener.connections)
         listener.start()
         asyncio.get_running_loop().add_reader(listener.fileno(), self._take_news)
+
+    def _secure(self, listener: "_native.Listener", tls: Tls) -> None:
+        """Handshakes are done by the files that are there now. Those that the library cannot use are Python's alone."""
+        certificate, private_key, client_ca = tls.pem.certificate, tls.pem.private_key, tls.pem.client_ca
+        requires_client, is_newest = tls.pem.requires_client, tls.pem.is_newest
+        try:
+            if not tls.pem.has_roots_alone():
+                raise ValueError("client CA: a certificate is no root")
+            listener.secure(certificate, private_key, client_ca, requires_client=requires_client, is_newest=is_newest)
+        except ValueError as error:
+            listener.leave_handshakes()
+            log.warning("Python does the TLS handshakes", extra={"reason": str(error)})
 
     @property
     def lane(self) -> Lane | None:
@@ -207,6 +256,7 @@ class PlanePort:
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         counts = {"total": news.refused_total, "address": news.refused_share, "idle": news.closed_idle}
+        counts["handshake"] = news.failed_handshakes
         for reason, connections in counts.items():
             if connections:
                 self._bounds.refused(reason, connections)

@@ -80,7 +80,7 @@ class Meter:
         the response repeats JSON of the request."""
         self.id, self.tenant, self.key = id_, tenant, key
         self.model, self.revision, self.hour = model, "", hour
-        self.limit_headers: Mapping[str, str] = {}  # `x-ratelimit-*` of its tenant when the request was admitted
+        self.limit_headers: dict[str, str] = {}  # `x-ratelimit-*` of its tenant when the request was admitted
         self.estimate = estimate
         self._bound = bound or UsageBound(b"")
         self.price = price

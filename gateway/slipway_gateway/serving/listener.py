@@ -17,6 +17,7 @@ from ..limits.budget import Account, MemoryBudget, unlimited
 from ..limits.connections import address_owner
 from ..limits.transports import bound_buffers
 from ..plane.port import PlanePort
+from ..plane.transports import SecuredTransport
 from ..settings import GatewaySettings
 from ..wire import errors
 from .tls import Handshake, ServerTls
@@ -85,7 +86,7 @@ class ConnectionLimiter:
         self._changed(1)
         return None
 
-    def enter_handed(self, connection: "_Connection", handed: "_native.Handed") -> None:
+    def enter_handed(self, connection: "_Connection | Handshake", handed: "_native.Handed") -> None:
         """A connection comes that the data plane has admitted."""
         self._inside[connection] = handed
         self.came_s = asyncio.get_running_loop().time()
@@ -98,6 +99,10 @@ class ConnectionLimiter:
             return
         self._places.leave(owner)
         self._changed(-1)
+
+    def pass_on(self, connection: "Handshake") -> None:
+        """The next one to enter has its place at the data plane."""
+        del self._inside[connection]
 
     def refusal(self, *, of_address: bool) -> bytes:
         """The whole response on a connection that the data plane refuses."""
@@ -149,7 +154,7 @@ async def listen(
     """Opens a port. `door`: bounds connections and renders errors for malformed requests, which reach no route.
 
     `context`: TLS in place of `tls` for a port inside the release, without bounds of handshakes. `plane`: accepts in
-    place of asyncio, for a port without TLS; it ends with the runner's cleanup.
+    place of asyncio; it ends with the runner's cleanup.
     """
     # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
     quiet = logging.getLogger("slipway_gateway.http")
@@ -158,7 +163,7 @@ async def listen(
 
     def connection(server: web.Server, **options: Any) -> _Connection | Handshake:
         made = _Connection(server, door, **options)
-        return Handshake(tls, door, made) if tls else made
+        return Handshake(tls, door, made) if tls and not plane else made
 
     runner = HttpRunner(
         app,
@@ -177,7 +182,7 @@ async def listen(
         app.on_cleanup.append(lambda _: plane.close())
     await runner.setup()
     if plane:
-        await _PlaneSite(runner, host or None, port, plane, door).start()
+        await _PlaneSite(runner, host or None, port, plane, door, tls).start()
     else:
         await web.TCPSite(runner, host or None, port, backlog=1024, ssl_context=context).start()
     return runner
@@ -186,17 +191,23 @@ async def listen(
 class _PlaneSite(web.BaseSite):
     """A port on which the data plane accepts. Python binds it, and has its addresses."""
 
-    __slots__ = ("_door", "_host", "_plane", "_port")
+    __slots__ = ("_door", "_host", "_plane", "_port", "_tls")
 
     def __init__(
-        self, runner: web.AppRunner, host: str | None, port: int, plane: PlanePort, door: ConnectionLimiter
+        self,
+        runner: web.AppRunner,
+        host: str | None,
+        port: int,
+        plane: PlanePort,
+        door: ConnectionLimiter,
+        tls: ServerTls | None,
     ) -> None:
         super().__init__(runner)
-        self._host, self._port, self._plane, self._door = host, port, plane, door
+        self._host, self._port, self._plane, self._door, self._tls = host, port, plane, door, tls
 
     @property
     def name(self) -> str:
-        return f"http://{self._host or '0.0.0.0'}:{self._port}"
+        return f"{'https' if self._tls else 'http'}://{self._host or '0.0.0.0'}:{self._port}"
 
     async def start(self) -> None:
         await super().start()
@@ -205,17 +216,19 @@ class _PlaneSite(web.BaseSite):
         bound = await asyncio.get_running_loop().create_server(server, self._host, self._port, start_serving=False)
         self._server = bound
         self._door.plane = self._plane
-        self._plane.open(bound.sockets, self._door, self._serve)
+        self._plane.open(bound.sockets, self._door, self._serve, self._tls)
 
     async def stop(self) -> None:
         self._plane.drain(_DRAIN_IDLE_S)
         await super().stop()
 
-    def _serve(self, handed: "_native.Handed") -> "_Connection":
+    def _serve(self, handed: "_native.Handed") -> "_Connection | Handshake":
         assert self._runner.server is not None
         connection = self._runner.server()
         assert isinstance(connection, _Connection)
-        connection.handed = handed
+        connection.handed, connection.tls = handed, self._tls
+        if self._tls and handed.needs_handshake:
+            return Handshake(self._tls, self._door, connection, handed=handed)
         return connection
 
 
@@ -245,6 +258,7 @@ class _Connection(ServerConnection):
         "_tables",
         "handed",
         "has_room",
+        "tls",
     )
 
     def __init__(self, server: web.Server, door: ConnectionLimiter, **options: Any) -> None:
@@ -252,6 +266,7 @@ class _Connection(ServerConnection):
         self._door = door
         self._owner = ""
         self.handed: _native.Handed | None = None  # what the data plane knows of it, where that accepted it
+        self.tls: ServerTls | None = None  # of its port, where the data plane accepted it
         self._shut = self._is_made = False
         # When it came: it may be plain by another table.
         self._tables = door.plane.lane.tables if door.plane and door.plane.lane else 0
@@ -263,6 +278,8 @@ class _Connection(ServerConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._idle_since_s = self._loop.time()
+        if self.handed and self.tls and (secured := self.handed.secured):
+            transport = SecuredTransport(transport, secured, self.tls.context())
         if self.handed:
             self._owner = self.handed.owner
             self._door.enter_handed(self, self.handed)
@@ -274,9 +291,9 @@ class _Connection(ServerConnection):
         bound_buffers(transport)
         self._is_made = True
         super().connection_made(transport)
-        if self.handed:
+        if self.handed and (first_bytes := self.handed.take_first_bytes()):
             # Before the transport begins to read what follows.
-            self.data_received(self.handed.take_first_bytes())
+            self.data_received(first_bytes)
 
     def _enter(self, transport: asyncio.Transport) -> errors.RequestError | None:
         peer = transport.get_extra_info("peername")

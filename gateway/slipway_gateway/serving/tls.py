@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from cryptography import x509
 
@@ -30,6 +30,9 @@ HTTP_1_1, HTTP_2 = PROTOCOLS = "http/1.1", "h2"  # as ALPN names them
 REQUIRED, OPTIONAL = "required", "optional"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,12 @@ class TlsFiles:
         paths = (self.certificate, self.private_key, self.client_ca)
         found = [Path(path).stat() for path in paths if path]
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+
+    def pem(self) -> "Pem":
+        """Raises OSError."""
+        paths = (self.certificate, self.private_key, self.client_ca)
+        contents = [Path(path).read_bytes() if path else b"" for path in paths]
+        return Pem(*contents, self.client_auth != OPTIONAL, self.min_version == "1.3")
 
     def load(self) -> tuple[dict[str, ssl.SSLContext], datetime]:
         """A context with the certificate for each protocol of `PROTOCOLS`, and when the certificate expires.
@@ -76,6 +85,21 @@ class TlsFiles:
         return context
 
 
+class Pem(NamedTuple):
+    """Contents of files of `TlsFiles`, for a library of TLS that is not Python's."""
+
+    certificate: bytes
+    private_key: bytes
+    client_ca: bytes
+    requires_client: bool
+    is_newest: bool  # TLS 1.3 alone
+
+    def has_roots_alone(self) -> bool:
+        """Whether each authority for clients is a root. OpenSSL ends a chain at no other one; other libraries may."""
+        listed = x509.load_pem_x509_certificates(self.client_ca) if self.client_ca else []
+        return all(one.issuer == one.subject for one in listed)
+
+
 def _encrypted() -> NoReturn:
     raise ValueError("the private key is encrypted: write it without a passphrase")
 
@@ -92,17 +116,23 @@ class ServerTls:
         self._files, self._metrics, self._clock = files, metrics, clock
         self._signature = files.signature()
         self._contexts, expires = files.load()
+        self.pem = files.pem()
+        self.on_change: Callable[[], None] = lambda: None  # there are other files
         metrics.certificate_expires(expires.timestamp())
         self._looked_s = clock()
         self._trouble = ""
 
     def context(self, protocol: str = HTTP_1_1) -> ssl.SSLContext:
         """The TLS context of the next handshake for a protocol; reads the files again if they have changed."""
+        self.look()
+        return self._contexts[protocol]
+
+    def look(self) -> None:
+        """Reads the files again if they have changed, at most every two seconds."""
         now_s = self._clock()
         if now_s - self._looked_s >= LOOK_AGAIN_S:
             self._looked_s = now_s
             self._look()
-        return self._contexts[protocol]
 
     def failed(self, error: Exception) -> None:
         """Counts a handshake that ended without a connection."""
@@ -114,13 +144,16 @@ class ServerTls:
             signature = self._files.signature()
             if signature == self._signature:
                 return
-            self._contexts, expires = self._files.load()
+            contexts, expires = self._files.load()
+            pem = self._files.pem()
         except (OSError, ValueError) as error:
             if str(error) != self._trouble:  # logged once, not every two seconds
                 log.error("the certificate cannot be read again, the last one stays: %s", error)
             self._trouble = str(error)
             return
         self._signature, self._trouble = signature, ""
+        self._contexts, self.pem = contexts, pem
+        self.on_change()
         self._metrics.certificate_expires(expires.timestamp())
         log.info("the certificate was read again", extra={"expires": expires.isoformat()})
 
@@ -145,7 +178,11 @@ class Door(Protocol):
 
     def enter(self, connection: "Handshake", owner: str, now_s: float) -> errors.RequestError | None: ...
 
+    def enter_handed(self, connection: "Handshake", handed: "_native.Handed") -> None: ...
+
     def leave(self, connection: "Handshake", owner: str) -> None: ...
+
+    def pass_on(self, connection: "Handshake") -> None: ...
 
 
 class Handshake(asyncio.Protocol):
@@ -153,7 +190,15 @@ class Handshake(asyncio.Protocol):
 
     reads_head = False
 
-    def __init__(self, tls: ServerTls, door: Door, connection: asyncio.Protocol, protocol: str = HTTP_1_1) -> None:
+    def __init__(
+        self,
+        tls: ServerTls,
+        door: Door,
+        connection: asyncio.Protocol,
+        protocol: str = HTTP_1_1,
+        handed: "_native.Handed | None" = None,
+    ) -> None:
+        self._handed = handed  # the data plane has admitted it
         self._tls, self._door, self._connection, self._protocol = tls, door, connection, protocol
         self._transport: asyncio.Transport | None = None
         self._owner = ""
@@ -166,7 +211,9 @@ class Handshake(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._transport, self._began_s = transport, loop.time()
         self._owner = address_owner(str(peer[0]) if peer else "")
-        if self._door.enter(self, self._owner, self._began_s):
+        if self._handed:
+            self._door.enter_handed(self, self._handed)
+        elif self._door.enter(self, self._owner, self._began_s):
             transport.abort()  # a response would need the handshake
             return
         bound_buffers(transport)
@@ -181,7 +228,7 @@ class Handshake(asyncio.Protocol):
             self._transport.abort()
 
     async def _shake(self, transport: asyncio.Transport) -> None:
-        early, timeout_s = _Early(), self._door.header_timeout_s
+        early, timeout_s, is_done = _Early(), self._door.header_timeout_s, False
         try:
             encrypted = await asyncio.get_running_loop().start_tls(
                 transport,
@@ -191,12 +238,16 @@ class Handshake(asyncio.Protocol):
                 ssl_handshake_timeout=timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
+            is_done = encrypted is not None and not early.lost
         except OSError as error:  # also SSLError and TimeoutError
             self._tls.failed(error)
             return
         finally:
-            self._door.leave(self, self._owner)
-        if encrypted is None or early.lost:
+            if is_done and self._handed:
+                self._door.pass_on(self)
+            else:
+                self._door.leave(self, self._owner)
+        if encrypted is None or not is_done:
             return
         encrypted.set_protocol(self._connection)
         self._connection.connection_made(encrypted)

@@ -35,7 +35,7 @@ class Taken(msgspec.Struct, frozen=True):
     tenant: str
     id: str
     quota: AnyQuota
-    headers: Mapping[str, str]
+    headers: dict[str, str]
     reservation: Any  # of the quota's own kind; None: it is at the server of the shared counters
 
 

@@ -28,6 +28,8 @@ LEASE_S, RENEW_EACH_S = 30.0, 10.0
 RETRY_EACH_S = 1.0
 MAX_WAITING = 20_000  # settlements, while the server is away, with a share for each tenant
 _BATCH = 100
+# A settlement waits so long for a call that takes it along: a batch costs many times as much as what is in it.
+_SETTLED_S = 0.01
 _RENEWED_AT_ONCE = 500
 _CONNECTIONS = 4
 _TAKEN = b"1"
@@ -37,10 +39,10 @@ Settlement = tuple[str, str, Mapping[str, int]]  # tenant, id, what was used
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request that waits to be counted."""
+    """A request that waits to be counted. `arguments`: as the script of batches has them."""
 
-    keys: Sequence[str]
-    arguments: Sequence[Any]
+    tenant: str
+    arguments: str
     answer: "asyncio.Future[Any] | _LaneAnswer"
 
 
@@ -78,6 +80,7 @@ class RedisCounters:
         self._places = Places(MAX_WAITING)
         self._calls: deque[_Call] = deque()
         self._wake = asyncio.Event()
+        self._settles: asyncio.TimerHandle | None = None
         self.away = True
         self._trouble = ""
 
@@ -92,7 +95,7 @@ class RedisCounters:
         if self.away:
             raise CountersAway
         rates, future = limits.rates(), asyncio.get_running_loop().create_future()
-        self._add(_Call(self._keys(tenant), _arguments(id_, limits, amounts), future))
+        self._add(_Call(tenant, _arguments(id_, limits, amounts), future))
         try:
             # Time for the batch before, for its own batch, and for a turn of `run`.
             async with asyncio.timeout(3 * self._timeout_s):
@@ -108,7 +111,7 @@ class RedisCounters:
         if self.away:
             on_answer(None, known=True)
         else:
-            self._add(_Call(self._keys(tenant), _arguments(id_, limits, amounts), _LaneAnswer(on_answer)))
+            self._add(_Call(tenant, _arguments(id_, limits, amounts), _LaneAnswer(on_answer)))
 
     def _add(self, call: _Call) -> None:
         self._calls.append(call)
@@ -134,6 +137,11 @@ class RedisCounters:
             self._metrics.settlements_lost.inc()
             return
         self._waiting.append((tenant, id_, dict(used)))
+        if self._settles is None:
+            self._settles = asyncio.get_running_loop().call_later(_SETTLED_S, self._settle_now)
+
+    def _settle_now(self) -> None:
+        self._settles = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -161,11 +169,13 @@ class RedisCounters:
     async def close(self) -> None:
         """Writes the settlements that wait, if the server is there, and closes the connections."""
         try:
-            if not self.away:
+            while not self.away and (self._waiting or self._calls):
                 await self._work()
         except _FAILURES as error:
             self._failed(error)
         finally:
+            if self._settles is not None:
+                self._settles.cancel()
             await drop_connections(self._client)
 
     async def _pause(self, seconds: float) -> None:
@@ -190,9 +200,13 @@ class RedisCounters:
                 await self._client.eval(RENEW, len(keys), *keys, *arguments)
 
     async def _work(self) -> None:
-        """Sends all that waits, in batches: settlements first, because what they give back may be taken again."""
+        """Sends all that waits, in batches: settlements first, because what they give back may be taken again.
+
+        Settlements that come meanwhile wait for the next calls.
+        """
         self._wake.clear()
-        while self._waiting or self._calls:
+        goes_on = bool(self._waiting or self._calls)
+        while goes_on:
             settled = list(islice(self._waiting, _BATCH))
             calls = [self._calls.popleft() for _ in range(min(_BATCH, len(self._calls)))]
             calls = [call for call in calls if not call.answer.done()]
@@ -203,24 +217,25 @@ class RedisCounters:
                 raise
             self._settled(settled, results)
             self._answer(calls, results[len(settled) :])
+            goes_on = bool(self._calls) or len(self._waiting) >= _BATCH
 
     async def _execute(self, settled: Sequence[Settlement], calls: Sequence[_Call]) -> list[Any]:
         """Sends the script as text: a server that was restarted knows none, and some let no client load any.
 
         Returns for each call its values, or what the server has against it.
         """
-        keys: list[str] = []
-        arguments: list[Any] = []
-        for tenant, id_, used in settled:
-            keys += self._keys(tenant)
-            arguments += ("settle", 1 + 2 * len(used), id_, *(value for item in used.items() for value in item))
-        for call in calls:
-            keys += call.keys
-            arguments += ("reserve", len(call.arguments), *call.arguments)
-        if not keys:
+        numbers: dict[str, int] = {}  # of tenants
+        text = [
+            f"settle {numbers.setdefault(tenant, len(numbers))} {id_}"
+            + "".join([f" {name} {used[name]}" for name in used])
+            for tenant, id_, used in settled
+        ]
+        text += [f"reserve {numbers.setdefault(one.tenant, len(numbers))} {one.arguments}" for one in calls]
+        if not text:
             return []  # of all that waited, the clients have left
+        keys = [key for tenant in numbers for key in self._keys(tenant)]
         async with asyncio.timeout(self._timeout_s):
-            lines: bytes = await self._client.eval(BATCH, len(keys), *keys, *arguments)
+            lines: bytes = await self._client.eval(BATCH, len(keys), *keys, "\n".join(text))
         return [_values(line) for line in lines.split(b"\n")]
 
     def _settled(self, settled: Sequence[Settlement], results: Sequence[Any]) -> None:
@@ -264,16 +279,16 @@ class RedisCounters:
         self._metrics.shared_limits.set(1)
 
 
-def _arguments(id_: str, limits: Limits, amounts: Mapping[str, int]) -> list[Any]:
-    arguments: list[Any] = [id_, LEASE_S, limits.concurrency]
-    for name, interval, burst in _shown_rates(limits):
-        arguments += (name, interval, burst, amounts.get(name, 0))
-    return arguments
+def _arguments(id_: str, limits: Limits, amounts: Mapping[str, int]) -> str:
+    """`id_`: made by a gateway, without spaces."""
+    rates = "".join([f"{rate} {amounts.get(name, 0)}" for name, rate in _shown_rates(limits)])
+    return f"{id_} {LEASE_S} {limits.concurrency}{rates}"
 
 
 @lru_cache(maxsize=4096)  # called for each request
-def _shown_rates(limits: Limits) -> tuple[tuple[str, str, int], ...]:
-    return tuple((name, repr(rate.interval_s), rate.burst) for name, rate in limits.rates().items())
+def _shown_rates(limits: Limits) -> tuple[tuple[str, str], ...]:
+    rates = limits.rates().items()
+    return tuple((name, f" {name} {rate.interval_s!r} {rate.burst}") for name, rate in rates)
 
 
 @lru_cache(maxsize=4096)  # as above

@@ -1,6 +1,6 @@
 //! The listener and what it hands over, as classes of Python.
 
-use std::net::TcpListener as Socket;
+use std::net::{SocketAddr, TcpListener as Socket};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,9 +10,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::lane::{Begun, Lane, LogEntry, Recount};
-use crate::handover::{self, locked};
+use crate::handover::{self, locked, Encryption};
 use crate::limits::places::{self, Refusal};
 use crate::listener::{self, Settings};
+use crate::serving::bridge::Bridge;
+use crate::serving::tls::Files;
 
 #[pyclass(frozen)]
 pub struct Listener(listener::Listener);
@@ -22,7 +24,7 @@ impl Listener {
     #[new]
     #[pyo3(signature = (
         sockets, *, max_connections, percentage, max_per_address, longest_silence_s, refusal_total, refusal_share,
-        lane = None
+        lane = None, longest_handshake_s = None
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -34,6 +36,7 @@ impl Listener {
         refusal_total: Vec<u8>,
         refusal_share: Vec<u8>,
         lane: Option<PyRef<'_, Lane>>,
+        longest_handshake_s: Option<f64>,
     ) -> PyResult<Self> {
         if sockets.iter().any(|descriptor| *descriptor < 0) {
             return Err(PyValueError::new_err("sockets: a descriptor is negative"));
@@ -45,6 +48,7 @@ impl Listener {
             percentage: percentage.min(100),
             max_per_address,
             longest_silence: duration("longest_silence_s", longest_silence_s)?,
+            longest_handshake: longest_handshake_s.map(|given| duration("longest_handshake_s", given)).transpose()?,
             refusal_total,
             refusal_share,
         };
@@ -57,6 +61,28 @@ impl Listener {
 
     fn start(&self) -> PyResult<()> {
         Ok(self.0.start()?)
+    }
+
+    /// TLS of the handshakes that begin from now on. `certificate` and what follows: in PEM.
+    #[pyo3(signature = (certificate, private_key, client_ca, *, requires_client, is_newest))]
+    fn secure(
+        &self,
+        py: Python<'_>,
+        certificate: Vec<u8>,
+        private_key: Vec<u8>,
+        client_ca: Vec<u8>,
+        requires_client: bool,
+        is_newest: bool,
+    ) -> PyResult<()> {
+        let tls = self.0.tls().ok_or_else(|| PyRuntimeError::new_err("the port has no TLS"))?;
+        let files = Files { certificate, private_key, client_ca, requires_client, is_newest };
+        tls.replace(Some(py.detach(|| files.config()).map_err(PyValueError::new_err)?));
+        Ok(())
+    }
+
+    /// Python does the handshakes that begin from now on.
+    fn leave_handshakes(&self) {
+        self.0.tls().inspect(|tls| tls.replace(None));
     }
 
     fn fileno(&self) -> i32 {
@@ -98,6 +124,7 @@ pub struct News {
     refused_total: u64,
     refused_share: u64,
     closed_idle: u64,
+    failed_handshakes: u64,
     panics: u64,
     accept_failures: u64,
     ended: Option<String>,
@@ -122,6 +149,7 @@ impl News {
             refused_total: news.refused_total,
             refused_share: news.refused_share,
             closed_idle: news.closed_idle,
+            failed_handshakes: news.failed_handshakes,
             panics: news.panics,
             accept_failures: news.accept_failures,
             ended: news.ended,
@@ -139,17 +167,17 @@ impl News {
 #[pyclass(frozen)]
 pub struct Handed {
     owner: String,
-    connection: Mutex<(Option<std::net::TcpStream>, Vec<u8>, Option<handover::Place>)>,
+    connection: Mutex<(Option<OwnedFd>, Vec<u8>, Option<handover::Place>)>,
+    encryption: Encryption,
     begun: Mutex<Option<Box<handover::Begun>>>,
     returns: handover::Returns,
 }
 
 impl From<handover::Handed> for Handed {
     fn from(handed: handover::Handed) -> Self {
-        let handover::Handed { stream, first_bytes, place, begun, returns } = handed;
-        let owner = place.owner().to_owned();
-        let connection = Mutex::new((Some(stream), first_bytes, Some(place)));
-        Handed { owner, connection, begun: Mutex::new(begun), returns }
+        let handover::Handed { socket, first_bytes, owner, place, encryption, begun, returns } = handed;
+        let connection = Mutex::new((Some(socket), first_bytes, place));
+        Handed { owner, connection, encryption, begun: Mutex::new(begun), returns }
     }
 }
 
@@ -161,8 +189,8 @@ impl Handed {
     }
 
     fn detach(&self) -> PyResult<i32> {
-        let stream = locked(&self.connection).0.take();
-        Ok(stream.ok_or_else(|| PyRuntimeError::new_err("the socket was detached before"))?.into_raw_fd())
+        let socket = locked(&self.connection).0.take();
+        Ok(socket.ok_or_else(|| PyRuntimeError::new_err("the socket was detached before"))?.into_raw_fd())
     }
 
     fn take_first_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
@@ -181,11 +209,30 @@ impl Handed {
             return Err(PyValueError::new_err("descriptor: it is negative"));
         }
         // SAFETY: the caller made this descriptor for the lane, so that nothing else closes it.
-        let stream = std::net::TcpStream::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-        if let Some(place) = locked(&self.connection).2.take() {
-            lane.0.give_back(stream, place);
+        let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        match &self.encryption {
+            Encryption::Bridged(bridge) => bridge.give_back(socket),
+            _ => {
+                if let Some(place) = locked(&self.connection).2.take() {
+                    lane.0.give_back(socket.into(), place);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Whether Python has to do its TLS handshake.
+    #[getter]
+    fn needs_handshake(&self) -> bool {
+        matches!(self.encryption, Encryption::Ahead)
+    }
+
+    #[getter]
+    fn secured(&self) -> Option<Secured> {
+        match &self.encryption {
+            Encryption::Bridged(bridge) => Some(Secured(bridge.clone())),
+            _ => None,
+        }
     }
 
     fn take_begun(&self) -> Option<Begun> {
@@ -197,6 +244,41 @@ impl Handed {
         let place = locked(&self.connection).2.take();
         drop(place);
     }
+}
+
+/// What is known of a connection whose TLS session the thread has.
+#[pyclass(frozen)]
+pub struct Secured(Arc<Bridge>);
+
+#[pymethods]
+impl Secured {
+    #[getter]
+    fn peer(&self) -> (String, u16) {
+        named(self.0.peer)
+    }
+
+    #[getter]
+    fn local(&self) -> (String, u16) {
+        named(self.0.local)
+    }
+
+    #[getter]
+    fn certificate<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.0.certificate.as_ref().map(|der| PyBytes::new(py, der))
+    }
+
+    #[getter]
+    fn server_name(&self) -> Option<&str> {
+        self.0.server_name.as_deref()
+    }
+
+    fn cut(&self) {
+        self.0.cut();
+    }
+}
+
+fn named(address: SocketAddr) -> (String, u16) {
+    (address.ip().to_string(), address.port())
 }
 
 #[pyclass(frozen)]

@@ -33,6 +33,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<listener::Listener>()?;
     module.add_class::<listener::News>()?;
     module.add_class::<listener::Handed>()?;
+    module.add_class::<listener::Secured>()?;
     module.add_class::<listener::Places>()?;
     module.add_class::<tenants::Quotas>()?;
     module.add_class::<tenants::TenantQuota>()?;

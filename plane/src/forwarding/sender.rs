@@ -9,6 +9,7 @@ use tokio::time::{sleep_until, timeout};
 
 use crate::balancing::in_flight::Endpoint;
 use crate::lane::Lane;
+use crate::serving::streams::ClientStream;
 use crate::upstream::pool::EndpointConnection;
 
 /// Header lines of a response.
@@ -54,7 +55,7 @@ enum Begun {
 /// A client, while its response is awaited. `next`: what it sends meanwhile.
 #[derive(Debug)]
 pub struct Waiting<'a> {
-    pub stream: &'a TcpStream,
+    pub stream: &'a ClientStream,
     pub next: &'a mut Vec<u8>,
 }
 

@@ -5,14 +5,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
 
 use super::admission::{unix_s, Bill, Reserved, LIMIT_PREFIX};
+use super::bridge::Bridge;
 use super::requester::{frame, message, prepare, Framed, Outgoing, Refused};
+use super::streams::ClientStream;
 use crate::balancing::in_flight::Flight;
 use crate::forwarding::sender::{attempt, Attempted, Waiting, Whole};
-use crate::handover::{locked, Begun, Handed, Place, FIRST_BYTES};
+use crate::handover::{locked, Begun, Encryption, Handed, Place, FIRST_BYTES};
 use crate::judging::samples::{stratum, EndedAttempt};
 use crate::lane::Lane;
 use crate::listener::{Panics, Shared, Silent};
@@ -39,7 +40,7 @@ enum Next {
 struct Connection {
     shared: Arc<Shared>,
     lane: Arc<Lane>,
-    stream: TcpStream,
+    stream: ClientStream,
     place: Place,
     /// Received and not served.
     received: Vec<u8>,
@@ -128,7 +129,7 @@ impl Held {
 }
 
 /// Serves a connection until it ends or is Python's.
-pub(crate) async fn serve(silent: Silent, lane: Arc<Lane>, stream: TcpStream, place: Place) {
+pub(crate) async fn serve(silent: Silent, lane: Arc<Lane>, stream: ClientStream, place: Place) {
     let shared = silent.shared().clone();
     let _panics = Panics(shared.clone());
     let held = HeldBytes { lane: lane.clone(), owner: place.owner().to_owned(), size: 0 };
@@ -138,7 +139,7 @@ pub(crate) async fn serve(silent: Silent, lane: Arc<Lane>, stream: TcpStream, pl
     loop {
         if connection.received.is_empty() {
             if !connection.wait().await {
-                return;
+                return connection.stream.close();
             }
             silent = None;
         }
@@ -146,8 +147,9 @@ pub(crate) async fn serve(silent: Silent, lane: Arc<Lane>, stream: TcpStream, pl
             Next::Request => connection.idle_since = Instant::now(),
             Next::Closed => return,
             Next::Python(refused, begun) => {
-                drop(silent);
-                return connection.hand_over(&refused, begun).await;
+                drop(silent.take());
+                let Some(returned) = connection.hand_over(&refused, begun).await else { return };
+                connection = returned;
             }
         }
     }
@@ -270,7 +272,8 @@ impl Connection {
             }
             Attempted::Python { reason, connection, received, unsent } => (reason, connection, received, unsent),
             Attempted::Whole { received, whole, connection } => {
-                let has_room = self.held.set(2 * size + 2 * received.len());
+                let has_room =
+                    self.held.set(2 * size + 2 * received.len() + self.stream.buffered_bytes(received.len()));
                 let answer = self.answer(&running, &held, &received, whole, framed.keeps_alive);
                 match answer.and_then(|answer| has_room.then_some(answer).ok_or("memory")) {
                     Ok(answer) => {
@@ -424,16 +427,23 @@ impl Connection {
         let outcome = if is_sent { "ok" } else { "client_closed" };
         self.ended(running, Some((first_byte, body, answer.bill.as_ref())), sent_bytes, outcome);
         if is_sent && answer.stays {
-            Next::Request
-        } else {
-            Next::Closed
+            return Next::Request;
         }
+        if is_sent {
+            self.stream.close();
+        }
+        Next::Closed
     }
 
     /// Writes all of it. False: the client left, or did not read for too long.
     async fn send(&self, mut data: &[u8]) -> bool {
-        while !data.is_empty() {
-            match self.stream.try_write(data) {
+        loop {
+            let written = match data {
+                [] => self.stream.try_flush().map(|()| 0),
+                _ => self.stream.try_write(data),
+            };
+            match written {
+                Ok(0) => return true,
                 Ok(count) => data = data.get(count..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let ready = timeout(self.lane.settings.stall_timeout, self.stream.writable()).await;
@@ -444,7 +454,6 @@ impl Connection {
                 Err(_) => return false,
             }
         }
-        true
     }
 
     /// Counts a first attempt that is over, for the judge and for what Python knows of endpoints.
@@ -515,7 +524,7 @@ impl Connection {
             request_id: outgoing.request_id.clone(),
             waited_s: running.sent.duration_since(running.began).as_secs_f64(),
             owner: outgoing.owner(self.place.owner()),
-            address: self.stream.peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default(),
+            address: self.stream.tcp().peer_addr().map(|peer| peer.ip().to_string()).unwrap_or_default(),
             client_request_id: outgoing.client_request_id.clone(),
             path: outgoing.path.clone(),
             model: revision.model.clone(),
@@ -571,15 +580,32 @@ impl Connection {
         });
     }
 
-    /// Gives the connection to Python with all that came over it.
-    async fn hand_over(mut self, refused: &Refused, begun: Option<Box<Begun>>) {
+    /// Gives the connection to Python with all that came over it. Returns it where it is the lane's again: that with TLS
+    /// never left, and one without comes back by itself.
+    async fn hand_over(mut self, refused: &Refused, begun: Option<Box<Begun>>) -> Option<Self> {
         locked(&self.lane.hand_overs).count(&refused.model, refused.reason);
-        let Some(room) = self.shared.handover().room().await else { return };
-        let Ok(stream) = self.stream.into_std() else { return };
-        let first_bytes = std::mem::take(&mut self.received);
+        let room = self.shared.handover().room().await?;
+        let (returns, first_bytes) = (refused.returns, std::mem::take(&mut self.received));
+        let owner = self.place.owner().to_owned();
+        let stream = match self.stream {
+            ClientStream::Plain(tcp) => {
+                let socket = tcp.into_std().ok()?.into();
+                let (place, encryption) = (Some(self.place), Encryption::None);
+                let handed = Handed { socket, first_bytes, owner, place, encryption, begun, returns };
+                self.shared.handover().hand(handed, room);
+                return None;
+            }
+            encrypted => encrypted,
+        };
+        let (bridge, here, socket) = Bridge::open(&stream).ok()?;
+        let encryption = Encryption::Bridged(bridge.clone());
         self.shared
             .handover()
-            .hand(Handed { stream, first_bytes, place: self.place, begun, returns: refused.returns }, room);
+            .hand(Handed { socket, first_bytes, owner, place: None, encryption, begun, returns }, room);
+        self.held.set(0);
+        self.received = bridge.run(&stream, here, self.lane.settings.stall_timeout).await?;
+        self.idle_since = Instant::now();
+        Some(Connection { stream, ..self })
     }
 }
 

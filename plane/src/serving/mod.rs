@@ -2,4 +2,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod bridge;
 pub mod requester;
+pub mod streams;
+pub mod tls;
