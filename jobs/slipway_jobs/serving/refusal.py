@@ -41,4 +41,4 @@ def database_full(param: str) -> JobsRefusal:
 
 
 def unavailable() -> JobsRefusal:
-    return JobsRefusal(503, "database_unavailable", "Files and batches cannot be reached now.", retry_after_s=5)
+    return JobsRefusal(503, "database_unavailable", "What is stored cannot be reached now.", retry_after_s=5)
