@@ -21,8 +21,8 @@ MOVED_FROM, DROPPED_ITEMS = "slipway_moved_from", "slipway_dropped_items"
 class ContextQuery(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Which earlier items a request continues: those of a chain up to a response, or of a conversation.
 
-    `without`: id of a response of the same request, an earlier attempt. `key`: likewise, its idempotency key. `max_bytes`:
-    of the items. `truncates`: of more only the newest ones are wanted, else it is an error.
+    `without`: id of a response of the same request, an earlier attempt. `key`: likewise, its idempotency key.
+    `max_bytes`: of the items. `truncates`: of more only the newest ones are wanted, else it is an error.
     """
 
     previous_response_id: str = ""

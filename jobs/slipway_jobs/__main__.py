@@ -85,7 +85,7 @@ async def run(
     files = FileStore(database, settings.max_tenant_bytes)
     batches, lines = _stores(settings, database, owner)
     lease_s = min(LEASE_S, settings.lease_s)
-    conversations = _conversation_store(settings, database, keyring or Keyring(""))
+    conversations = conversation_store_of(settings, database, keyring or Keyring(""))
     keys_seen = KeyStore(database, settings.max_tenant_idempotency_keys, settings.idempotency_key_retention_s, lease_s)
 
     async def purge() -> int:
@@ -110,7 +110,7 @@ async def run(
             *BatchesApi(settings, database, batches, files, callbacks, idempotent, dispatcher.wake).routes(),
             *callbacks.routes(),
             *(BatchLists(database, batches, viewers).routes() if viewers else ()),
-            *(_conversation_routes(database, conversations, metrics) if settings.conversations else ()),
+            *(conversation_routes(database, conversations, metrics) if settings.conversations else ()),
             *JobsApi(settings, database, batches, uploads, callbacks, idempotent, dispatcher.wake).routes(),
         ]
 
@@ -158,7 +158,8 @@ def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[Bat
     return batches, lines
 
 
-def _conversation_store(settings: JobsSettings, database: Database, keyring: Keyring) -> ConversationStore:
+def conversation_store_of(settings: JobsSettings, database: Database, keyring: Keyring) -> ConversationStore:
+    """The store of conversations, within the bounds of the settings."""
     limits = ConversationLimits(
         settings.max_tenant_conversations,
         settings.max_tenant_items,
@@ -170,7 +171,8 @@ def _conversation_store(settings: JobsSettings, database: Database, keyring: Key
     return ConversationStore(database, limits, keyring, keep_s=keep_s, idle_s=idle_s)
 
 
-def _conversation_routes(database: Database, store: ConversationStore, metrics: JobsMetrics) -> list[web.RouteDef]:
+def conversation_routes(database: Database, store: ConversationStore, metrics: JobsMetrics) -> list[web.RouteDef]:
+    """The paths of conversations: those of clients, and those of gateways."""
     return [*ConversationsApi(database, store, metrics).routes(), *TurnsApi(database, store, metrics).routes()]
 
 

@@ -1,7 +1,7 @@
 """Items of OpenAI's Responses API as they are stored and sent again: in one form, whose bytes never change (pure).
 
-A server gets an item of an earlier turn as the same bytes in each later turn, so that its prefix cache has the prompt up
-to the new input. So an item is brought into this form before a model gets it for the first time.
+A server gets an item of an earlier turn as the same bytes in each later turn, so that its prefix cache has the prompt
+up to the new input. So an item is brought into this form before a model gets it for the first time.
 """
 
 import re

@@ -275,7 +275,7 @@ async def test_a_tenant_is_erased_as_a_whole(url: str, tmp_path: Path) -> None:
         assert await store.usage("t") == (0, 0, 0)
     if url.startswith("sqlite"):
         # Nothing of it is left in the file.
-        assert b"a secret word" not in b"".join(path.read_bytes() for path in tmp_path.glob("jobs.db*"))
+        assert b"a secret word" not in contents(tmp_path)
 
 
 async def test_contents_are_sealed_and_bound_to_their_rows(url: str, tmp_path: Path) -> None:
@@ -302,6 +302,11 @@ async def test_contents_are_sealed_and_bound_to_their_rows(url: str, tmp_path: P
         # What cannot be read can be deleted, and is counted as it was.
         await lost("delete_response", "t", "resp_1")
         assert await lost.usage("t") == (0, 0, 0)
+
+
+def contents(folder: Path) -> bytes:
+    """Of SQLite's files."""
+    return b"".join(path.read_bytes() for path in folder.glob("jobs.db*"))
 
 
 def stored_bytes(url: str) -> list[bytes]:

@@ -64,7 +64,7 @@ def test_without_keys_values_are_plain_and_sealed_ones_do_not_open(tmp_path: Pat
         '{"keys": []}',
         '{"keys": [{"id": "k"}]}',
         '{"keys": [{"id": "k", "key": "YQ=="}]}',
-        '{"keys": [{"id": "k k", "key": "%s"}]}' % base64.b64encode(b"k" * 32).decode(),
+        json.dumps({"keys": [{"id": "k k", "key": base64.b64encode(b"k" * 32).decode()}]}),
         '{"keys": [{"id": "k", "key": 7}]}',
     ],
 )

@@ -24,6 +24,16 @@ from .direct import DirectResponse
 Reply = aiohttp.ClientResponse | DirectResponse
 
 
+class Stickiness(msgspec.Struct, frozen=True):
+    """Where the turn before a request was answered, and where the request goes while that serves; empty: nowhere.
+
+    `route`: namespace/name of the deployment.
+    """
+
+    route: str = ""
+    revision: str = ""
+
+
 class Capture(Protocol):
     """What keeps a copy of a response while it is relayed."""
 
@@ -79,6 +89,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
     fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
     capture: Capture | None = None  # where the response may be kept
+    is_turn: bool = False  # of a conversation: its response is no other one's
     # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False

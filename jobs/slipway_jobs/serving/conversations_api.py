@@ -173,5 +173,7 @@ def _shown(items: list[StoredItem]) -> list[msgspec.Raw]:
 
 def _listing(page: ItemPage) -> dict[str, Any]:
     # OpenAI's client expects texts here.
-    ends = {"first_id": page.items[0].id, "last_id": page.items[-1].id} if page.items else {"first_id": "", "last_id": ""}
+    ends = (
+        {"first_id": page.items[0].id, "last_id": page.items[-1].id} if page.items else {"first_id": "", "last_id": ""}
+    )
     return {"object": "list", "data": _shown(page.items), "has_more": page.more} | ends

@@ -67,7 +67,9 @@ class TurnsApi:
         """Runs a call of the store in one of the places. Raises JobsRefusal."""
         tenant = tenant_of(request)
         if not self._places.take(tenant):
-            raise JobsRefusal(429, "too_many_turns", "Too many conversations are read and written now.", retry_after_s=1)
+            raise JobsRefusal(
+                429, "too_many_turns", "Too many conversations are read and written now.", retry_after_s=1
+            )
         try:
             # A thread works on it also when the gateway has left, so that its place is taken until then.
             with refusals(continues=True):

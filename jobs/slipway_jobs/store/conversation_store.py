@@ -1,8 +1,8 @@
 """Reads and writes of conversations, chains of responses, and their items.
 
 A conversation is one that a client made, or a chain: all responses that lead to one first response by their
-`previous_response_id`. The items of both are rows with a number, which orders them: an item of a later turn has a higher
-one. Contents are sealed where there are keys; each is bound to its row.
+`previous_response_id`. The items of both are rows with a number, which orders them: an item of a later turn has a
+higher one. Contents are sealed where there are keys; each is bound to its row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -282,7 +282,9 @@ class ConversationStore:
 
     def purge(self, connection: Connection) -> int:
         """Deletes some conversations whose time is over; returns how many, 0 when none is left."""
-        late = select(conversations.c.tenant, conversations.c.id).where(conversations.c.expires_at <= self._database.now)
+        late = select(conversations.c.tenant, conversations.c.id).where(
+            conversations.c.expires_at <= self._database.now
+        )
         found = connection.execute(late.order_by(conversations.c.tenant).limit(_PURGED)).all()
         for tenant in sorted({row.tenant for row in found}):
             # In the order of all writers, which take the lock of one tenant and then its rows.
@@ -502,7 +504,9 @@ class ConversationStore:
         for begin in range(0, len(names), _PARAMETERS):
             some = names[begin : begin + _PARAMETERS]
             which = (conversations.c.tenant == tenant, conversations.c.id.in_(some))
-            sums = select(func.count(), func.sum(conversations.c["items"]), func.sum(conversations.c.bytes)).where(*which)
+            sums = select(func.count(), func.sum(conversations.c["items"]), func.sum(conversations.c.bytes)).where(
+                *which
+            )
             count, item_count, size = connection.execute(sums).one()
             connection.execute(delete(items).where(items.c.tenant == tenant, items.c.conversation_id.in_(some)))
             own = (responses.c.tenant == tenant, responses.c.conversation_id.in_(some))
