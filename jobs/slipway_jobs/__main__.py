@@ -82,10 +82,11 @@ async def run(
         OSError: a port is taken, or the file of certificates cannot be read.
     """
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
-    files = FileStore(database, settings.max_tenant_bytes)
-    batches, lines = _stores(settings, database, owner)
+    keyring = keyring or Keyring.none()
+    files = FileStore(database, settings.max_tenant_bytes, keyring)
+    batches, lines = _stores(settings, database, owner, keyring)
     lease_s = min(LEASE_S, settings.lease_s)
-    conversations = conversation_store_of(settings, database, keyring or Keyring(""))
+    conversations = conversation_store_of(settings, database, keyring)
     keys_seen = KeyStore(database, settings.max_tenant_idempotency_keys, settings.idempotency_key_retention_s, lease_s)
 
     async def purge() -> int:
@@ -137,7 +138,7 @@ async def run(
             database.close()
 
 
-def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[BatchStore, LineStore]:
+def _stores(settings: JobsSettings, database: Database, owner: str, keyring: Keyring) -> tuple[BatchStore, LineStore]:
     """Opens the stores of batches and of their lines. `owner`: id of this process."""
     kept = settings.max_tenant_result_bytes
     batches = BatchStore(
@@ -146,6 +147,7 @@ def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[Bat
         settings.completion_window_s,
         settings.max_tenant_webhooks,
         max_tenant_result_bytes=kept,
+        keyring=keyring,
     )
     lines = LineStore(
         database,
@@ -154,6 +156,7 @@ def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[Bat
         settings.retention_s,
         max_attempts=settings.max_attempts,
         max_tenant_result_bytes=kept,
+        keyring=keyring,
     )
     return batches, lines
 

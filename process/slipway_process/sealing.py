@@ -65,6 +65,11 @@ class Keyring:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path} has no valid keys: {error}") from None
 
+    @classmethod
+    def none(cls) -> "Keyring":
+        """A keyring without keys: all values are plain."""
+        return cls("")
+
     @property
     def is_on(self) -> bool:
         """Whether values are sealed."""

@@ -10,7 +10,6 @@ from slipway_contracts.conversations import (
     STORAGE_EXHAUSTED,
 )
 from slipway_process.response_items import InvalidItem
-from slipway_process.sealing import SealingKeyLost, UnreadableSeal
 
 from ..store.conversation_store import ContextTooLong, NotStored, OfConversation, OtherResponse
 from ..store.conversation_usage import ConversationsFull
@@ -49,9 +48,3 @@ def refusals(param: str = "id", *, continues: bool = False) -> Iterator[None]:
         raise JobsRefusal(409, "response_exists", "Another response is stored by this id.", param="id") from None
     except InvalidItem as error:
         raise invalid(error.path, str(error)) from None
-    except SealingKeyLost as error:
-        message = f"This was encrypted with the key {error.key_id!r}, which this installation has no longer."
-        raise JobsRefusal(500, "sealing_key_lost", message) from None
-    except UnreadableSeal:
-        message = "This was changed where it is stored, so that it cannot be decrypted."
-        raise JobsRefusal(500, "stored_data_damaged", message) from None
