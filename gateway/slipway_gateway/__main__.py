@@ -72,6 +72,8 @@ def main() -> None:
             "slipway-gateway: aiohttp's C extensions are missing; the pure Python parser is several times slower. "
             "Install an aiohttp wheel, or start with --allow-pure-python."
         )
+    if settings.conversations and not settings.jobs_url:
+        sys.exit("slipway-gateway: --conversations needs --jobs-url")
     _raise_file_limit()
     _return_memory()
     try:

@@ -18,6 +18,7 @@ from slipway_process.values import (
     Flag,
     Name,
     Names,
+    OnOff,
     Percentage,
     Port,
     PositiveCount,
@@ -430,6 +431,11 @@ class GatewaySettings(ProcessSettings):
     )
     jobs_url: Annotated[str, AfterValidator(_jobs_url), Flag("URL")] = Field(
         "", description="base URL of the jobs process, for files and batches; without one there are none"
+    )
+    conversations: OnOff = Field(
+        False,
+        description="on: responses and conversations are stored by the jobs process, which needs the same flag; needs "
+        "--jobs-url",
     )
     batch_slots: PositiveCount = Field(
         4,

@@ -14,6 +14,7 @@ from slipway_contracts.passes import PassKeys
 from slipway_process import logs
 from slipway_process.network.http_server import HttpRunner
 from slipway_process.network.listed_hosts import ListedHosts
+from slipway_process.sealing import Keyring
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .dispatch.dispatcher import Dispatcher
@@ -23,13 +24,17 @@ from .serving.app import admin_app, public_app
 from .serving.batch_list import BatchLists
 from .serving.batches_api import BatchesApi
 from .serving.callbacks import Callbacks
+from .serving.conversations_api import ConversationsApi
 from .serving.files_api import FilesApi
 from .serving.idempotency import LEASE_S, IdempotentRequests
 from .serving.jobs_api import JobsApi
+from .serving.turns_api import TurnsApi
 from .serving.upload import Uploads
 from .serving.viewers import open_viewers
 from .settings import JobsSettings
 from .store.batch_store import BatchStore
+from .store.conversation_store import ConversationStore
+from .store.conversation_usage import ConversationLimits
 from .store.database import Database
 from .store.delivery_store import DeliveryStore
 from .store.file_store import FileStore
@@ -48,9 +53,14 @@ def main() -> None:
     settings = JobsSettings.parse(sys.argv[1:])
     logs.configure(settings.log_level)
     try:
-        database = Database(settings.database_url.get_secret_value(), settings.max_database_bytes)
+        url, most_bytes = settings.database_url.get_secret_value(), settings.max_database_bytes
+        database = Database(url, most_bytes, erases=settings.conversations)
     except ValueError as error:
         sys.exit(f"slipway-jobs: --database-url: {error}")
+    try:
+        keyring = Keyring(settings.sealing_keys_file)
+    except ValueError as error:
+        sys.exit(f"slipway-jobs: --sealing-keys-file: {error}")
     try:
         secrets = parse_secrets(settings.webhook_secret.get_secret_value())
     except ValueError as error:
@@ -58,26 +68,31 @@ def main() -> None:
     if settings.webhook_hosts and not secrets:
         sys.exit("slipway-jobs: --webhook-hosts needs --webhook-secret")
     try:
-        sys.exit(asyncio.run(run(settings, database, secrets)))
+        sys.exit(asyncio.run(run(settings, database, secrets, keyring)))
     except OSError as error:
         sys.exit(f"slipway-jobs: {error}")
 
 
-async def run(settings: JobsSettings, database: Database, secrets: Sequence[bytes] = ()) -> int:
+async def run(
+    settings: JobsSettings, database: Database, secrets: Sequence[bytes] = (), keyring: Keyring | None = None
+) -> int:
     """Serves files and batches until SIGTERM or SIGINT; returns the exit code of the process.
 
     Raises:
         OSError: a port is taken, or the file of certificates cannot be read.
     """
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
-    files = FileStore(database, settings.max_tenant_bytes)
-    batches, lines = _stores(settings, database, owner)
+    keyring = keyring or Keyring.none()
+    files = FileStore(database, settings.max_tenant_bytes, keyring)
+    batches, lines = _stores(settings, database, owner, keyring)
     lease_s = min(LEASE_S, settings.lease_s)
+    conversations = conversation_store_of(settings, database, keyring)
     keys_seen = KeyStore(database, settings.max_tenant_idempotency_keys, settings.idempotency_key_retention_s, lease_s)
 
     async def purge() -> int:
         gone = await database.call(files.purge)
         gone += await database.call(batches.purge, settings.retention_s)
+        gone += await database.call(conversations.purge) if settings.conversations else 0
         return gone + await database.call(keys_seen.purge)
 
     async with contextlib.AsyncExitStack() as stack:
@@ -96,6 +111,7 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
             *BatchesApi(settings, database, batches, files, callbacks, idempotent, dispatcher.wake).routes(),
             *callbacks.routes(),
             *(BatchLists(database, batches, viewers).routes() if viewers else ()),
+            *(conversation_routes(database, conversations, metrics) if settings.conversations else ()),
             *JobsApi(settings, database, batches, uploads, callbacks, idempotent, dispatcher.wake).routes(),
         ]
 
@@ -122,7 +138,7 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
             database.close()
 
 
-def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[BatchStore, LineStore]:
+def _stores(settings: JobsSettings, database: Database, owner: str, keyring: Keyring) -> tuple[BatchStore, LineStore]:
     """Opens the stores of batches and of their lines. `owner`: id of this process."""
     kept = settings.max_tenant_result_bytes
     batches = BatchStore(
@@ -131,6 +147,7 @@ def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[Bat
         settings.completion_window_s,
         settings.max_tenant_webhooks,
         max_tenant_result_bytes=kept,
+        keyring=keyring,
     )
     lines = LineStore(
         database,
@@ -139,8 +156,27 @@ def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[Bat
         settings.retention_s,
         max_attempts=settings.max_attempts,
         max_tenant_result_bytes=kept,
+        keyring=keyring,
     )
     return batches, lines
+
+
+def conversation_store_of(settings: JobsSettings, database: Database, keyring: Keyring) -> ConversationStore:
+    """The store of conversations, within the bounds of the settings."""
+    limits = ConversationLimits(
+        settings.max_tenant_conversations,
+        settings.max_tenant_items,
+        settings.max_tenant_conversation_bytes,
+        settings.max_conversation_items,
+        settings.max_context_bytes,
+    )
+    keep_s, idle_s = settings.conversation_retention_s, settings.conversation_idle_s
+    return ConversationStore(database, limits, keyring, keep_s=keep_s, idle_s=idle_s)
+
+
+def conversation_routes(database: Database, store: ConversationStore, metrics: JobsMetrics) -> list[web.RouteDef]:
+    """The paths of conversations: those of clients, and those of gateways."""
+    return [*ConversationsApi(database, store, metrics).routes(), *TurnsApi(database, store, metrics).routes()]
 
 
 async def _until(

@@ -8,7 +8,7 @@ from pydantic_settings import SettingsConfigDict
 from slipway_process import spans
 from slipway_process.network.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
-from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Names, Port, PositiveCount, Seconds
+from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Names, OnOff, Port, PositiveCount, Seconds
 
 
 def _http_url(url: str) -> str:
@@ -94,6 +94,31 @@ class JobsSettings(ProcessSettings):
     )
     retention_s: Annotated[Seconds, Field(ge=60)] = Field(
         2_592_000.0, description="time after which a file, and a batch that has ended, is deleted"
+    )
+    conversations: OnOff = Field(
+        False, description="on: keep responses and conversations, for gateways with the same flag"
+    )
+    max_tenant_conversations: PositiveCount = Field(
+        100_000, description="conversations, and chains of responses, of one tenant; above it nothing more is stored"
+    )
+    max_tenant_items: PositiveCount = Field(2_000_000, description="items of all conversations of one tenant")
+    max_tenant_conversation_bytes: Annotated[Bytes, Field(ge=1)] = Field(
+        1 << 30, description="size of all conversations of one tenant"
+    )
+    max_conversation_items: PositiveCount = Field(10_000, description="items of one conversation")
+    max_context_bytes: Annotated[Bytes, Field(ge=1024)] = Field(
+        4 << 20, description="size of the earlier items that a request may continue; above it 400, or truncation"
+    )
+    conversation_retention_s: Annotated[Seconds, Field(ge=60)] = Field(
+        31_536_000.0, description="time after which a conversation is deleted, however often it is used"
+    )
+    conversation_idle_s: Annotated[Seconds, Field(ge=60)] = Field(
+        2_592_000.0, description="time after its last turn or change after which a conversation is deleted"
+    )
+    sealing_keys_file: FilePath = Field(
+        "",
+        description='file with {"keys": [{"id": ..., "key": 32 bytes in base64}]} that contents are encrypted with '
+        "in the database: the first one encrypts, each of them decrypts; without one they are plain",
     )
     webhook_hosts: Annotated[Names, AfterValidator(_webhook_hosts)] = Field(
         (),

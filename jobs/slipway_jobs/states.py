@@ -21,6 +21,8 @@ BATCH, JOB, INPUTS = "batch", "job", "inputs"
 # Parts of a batch's result.
 OUTPUT, ERROR = "output", "error"
 
+# Code of the error of what cannot be decrypted.
+UNREADABLE_LINE = "sealing_key_lost"
 UNRUN = {
     CANCELLED: ("batch_cancelled", "The batch was cancelled before this request ran."),
     EXPIRED: ("batch_expired", "The batch's completion window ended before this request ran."),

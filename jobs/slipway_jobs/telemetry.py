@@ -29,6 +29,18 @@ class JobsMetrics:
         self.webhooks = Counter(
             f"{name}webhooks", "Webhooks by what became of an attempt", ("result",), registry=self.registry
         )
+        self.conversation_items = Counter(
+            f"{name}conversation_items", "Items of conversations that were stored", registry=self.registry
+        )
+        self.conversation_bytes = Counter(
+            f"{name}conversation_bytes", "Bytes of turns of conversations that were stored", registry=self.registry
+        )
+        self.conversation_failures = Counter(
+            f"{name}conversation_failures",
+            "Turns of conversations that were not stored",
+            ("reason",),
+            registry=self.registry,
+        )
         self.uploads = Gauge(f"{name}uploads", "Files that are received now", registry=self.registry)
 
         self._restarts = Counter(

@@ -801,3 +801,33 @@ def test_a_receiver_of_spans_reaches_every_process() -> None:
         container = _container(find(rendered, "Deployment", f"slipway-{name}"))
         assert {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://otel:4318"} in container["env"]
     assert "OTEL" not in json.dumps(objects(values={"jobs": {"enabled": True}}))
+
+
+POSTGRES = {"enabled": True, "databaseSecret": {"name": "database"}}
+
+
+def test_conversations_are_on_at_gateways_and_jobs_alike() -> None:
+    values = {"jobs": POSTGRES | {"sealing": {"existingSecret": "sealing"}}, "conversations": {"enabled": True}}
+    found = objects(values=values)
+    args = {name: _container(find(found, "Deployment", f"slipway-{name}"))["args"] for name in ("gateway", "jobs")}
+    assert "--conversations=on" in args["gateway"]
+    assert {"--conversations=on", "--conversation-idle=2592000", "--max-tenant-items=2000000"} <= set(args["jobs"])
+    assert "--sealing-keys-file=/etc/slipway/sealing/keys.json" in args["jobs"]
+    spec = find(found, "Deployment", "slipway-jobs")["spec"]["template"]["spec"]
+    [volume] = [volume for volume in spec["volumes"] if volume["name"] == "sealing"]
+    assert volume["secret"] == {"secretName": "sealing", "items": [{"key": "keys.json", "path": "keys.json"}]}
+    off = objects(values={"jobs": POSTGRES})
+    assert "conversation" not in str(find(off, "Deployment", "slipway-jobs"))
+    assert "conversation" not in str(find(off, "Deployment", "slipway-gateway"))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "sentence"),
+    [
+        ({}, "jobs.enabled is not"),
+        ({"enabled": True}, "name a claim in jobs.sqlite.claimName"),
+        ({"enabled": True, "replicaCount": 2, "sqlite": {"claimName": "jobs"}}, "SQLite has one writer"),
+    ],
+)
+def test_conversations_without_a_place_that_lasts_are_refused(jobs: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal({"jobs": jobs, "conversations": {"enabled": True}})

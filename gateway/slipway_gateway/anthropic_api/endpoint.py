@@ -14,7 +14,7 @@ from slipway_process.byte_order_mark import without_mark
 
 from ..forwarding import bodies
 from ..forwarding.relay import UnusableResponse
-from ..forwarding.stand_ins import BodyStandIn, ResponseCollector
+from ..forwarding.stand_ins import BodyStandIn, ResponseCollector, collected, unframed
 from ..limits.budget import Account
 from ..settings import GatewaySettings
 from ..telemetry.metrics import RequestRecord
@@ -115,18 +115,7 @@ class MessagesCall:
     def _whole(
         self, writer: ResponseCollector, answer: web.StreamResponse, translate: Callable[[bytes], bytes]
     ) -> web.Response:
-        if writer.too_large:
-            status, headers = self._record.code, writer.headers
-            body = errors.error_body(status, "response_too_large", "The response is longer than the gateway can hold.")
-        elif not answer.prepared:
-            assert isinstance(answer, web.Response)
-            status, headers = answer.status, answer.headers
-            body = answer.body if isinstance(answer.body, bytes) else b""
-        elif writer.ended:
-            status, headers, body = writer.status, writer.headers, b"".join(writer.parts)
-        else:  # it broke off, which the record of the request has already
-            status, headers = 502, writer.headers
-            body = errors.error_body(502, "upstream_died", "The server of this answer went away.")
+        status, headers, body = collected(writer, answer, self._record.code)
         try:
             body = translate(body) if status == 200 else anthropic_error(status, error_message(body, status))
         except NoCompletion as error:
@@ -183,9 +172,6 @@ def _count_blocks(message_request: CountTokensRequest) -> int:
 
 
 def _to_client(headers: "CIMultiDict[str]", record: RequestRecord, kind: str = _JSON) -> "CIMultiDict[str]":
-    crossing = CIMultiDict(headers)
-    for name in (hdrs.CONTENT_LENGTH, hdrs.TRANSFER_ENCODING, hdrs.CONTENT_TYPE, hdrs.DATE, hdrs.SERVER):
-        crossing.popall(name, None)
-    crossing[hdrs.CONTENT_TYPE] = kind
+    crossing = unframed(headers, kind)
     crossing["request-id"] = record.request_id  # Anthropic's name of it
     return crossing

@@ -121,7 +121,7 @@ class ResponseCaches:
         kept = route is not None and route.cache is not None and not outgoing.responds_as
         if route is None or route.cache is None or not kept or not self._most_bytes or outgoing.method != "POST":
             return None
-        if record.begun is not None:  # the fast lane has sent it already
+        if record.begun is not None or outgoing.is_turn:  # the fast lane has sent it already, or it is stored
             return None
         tenant = outgoing.headers.get(TENANT, "")
         scope = "shared" if route.cache.shared else f"tenant {tenant}"

@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 ERROR, NO_CAPACITY, CONTEXT_TOO_LONG, TIMEOUT = "error", "no_capacity", "context_too_long", "timeout"
 QUOTA, CIRCUIT_OPEN = "quota", "circuit_open"  # limits of the tenant refuse the request; the breaker is open
 _BUSY_STATUSES = frozenset({429, 503})
-# OpenAI's code; other engines have the words in the message alone.
-_TOO_LONG_CODE, _TOO_LONG_WORDS = "context_length_exceeded", "maximum context length"
 
 Result = UpstreamResponse | errors.RequestError
 Target = Route | Fallback  # a deployment, or a provider
@@ -65,14 +63,7 @@ def reason_of(result: Result) -> str:
         return NO_CAPACITY
     if result.failed:
         return ERROR
-    return CONTEXT_TOO_LONG if _is_too_long(result) else ""
-
-
-def _is_too_long(response: UpstreamResponse) -> bool:
-    if response.status not in (400, 413, 422):
-        return False
-    code, message = errors.code_and_message(response.start)
-    return code == _TOO_LONG_CODE or _TOO_LONG_WORDS in message
+    return CONTEXT_TOO_LONG if errors.reports_context_too_long(result.status, result.start) else ""
 
 
 def moved(outgoing: UpstreamRequest, target: Route, why: str) -> UpstreamRequest:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion, RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from ..limits.budget import Account
+from ..wire import errors
 from .relay import UnusableResponse, WholeWriter
 
 
@@ -163,3 +164,28 @@ class ResponseCollector(AbstractStreamWriter, WholeWriter):
 
     async def write_headers(self, status_line: str, headers: "CIMultiDict[str]") -> None:
         self.status, self.headers = int(status_line.split(" ", 2)[1]), headers
+
+
+def collected(
+    writer: ResponseCollector, answer: web.StreamResponse, code: int
+) -> "tuple[int, CIMultiDict[str], bytes]":
+    """Status, headers and body of a response that went to a collector. `code`: of the request that ended."""
+    if writer.too_large:
+        message = "The response is longer than the gateway can hold."
+        return code, writer.headers, errors.error_body(code, "response_too_large", message)
+    if not answer.prepared:
+        assert isinstance(answer, web.Response)
+        return answer.status, answer.headers, answer.body if isinstance(answer.body, bytes) else b""
+    if writer.ended:
+        return writer.status, writer.headers, b"".join(writer.parts)
+    # It broke off, which the record of the request has already.
+    return 502, writer.headers, errors.error_body(502, "upstream_died", "The server of this answer went away.")
+
+
+def unframed(headers: "CIMultiDict[str]", kind: str) -> "CIMultiDict[str]":
+    """Headers of a response whose body was written again. `kind`: its type."""
+    crossing = CIMultiDict(headers)
+    for name in (hdrs.CONTENT_LENGTH, hdrs.TRANSFER_ENCODING, hdrs.CONTENT_TYPE, hdrs.DATE, hdrs.SERVER):
+        crossing.popall(name, None)
+    crossing[hdrs.CONTENT_TYPE] = kind
+    return crossing

@@ -27,6 +27,9 @@ from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..balancing.overload import MODEL, caps_of
 from ..caching.caches import ResponseCaches
+from ..conversations import turn_request
+from ..conversations.endpoint import TurnCall
+from ..conversations.turns import ConversationTurns
 from ..feedback.endpoint import PATH as FEEDBACK
 from ..feedback.endpoint import FeedbackApi
 from ..feedback.entries import MAX_BODY_BYTES
@@ -35,6 +38,7 @@ from ..forwarding.proxy import Forwarding
 from ..forwarding.resume_memory import ResumeMemory
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
+from ..quotas.usage import RESPONSES
 from ..routing.experiments import ChosenArm
 from ..routing.table import Route
 from ..settings import GatewaySettings
@@ -42,8 +46,8 @@ from ..sharing.counters import SharedClaims
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..telemetry.tracing import Traces
-from ..upstream.exchange import UpstreamRequest
-from ..upstream.jobs_process import PATHS, JobsBackend
+from ..upstream.exchange import Stickiness, UpstreamRequest
+from ..upstream.jobs_process import CONVERSATION_PATHS, PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume, sampling
 from ..wire.inference import ROUTED_PATHS, ModelPath
 from ..wire.request_fields import RequestFields
@@ -105,6 +109,7 @@ class PublicApi:
 
         `traces`: without it no spans are made. `caches`: without it no response is kept.
         """
+        self._turns = ConversationTurns(jobs, metrics) if jobs and settings.conversations else None
         self._caches = caches
         self._traces = traces or Traces(Exporter(), 0, 0, most_per_s=1)
         self.admission = admission
@@ -210,7 +215,7 @@ class PublicApi:
         if self._settings.allowed_origins:
             self._allow_origins(app, Cors(self._settings.allowed_origins))
         for path in ROUTED_PATHS:
-            self._add(app, path, self.routed, "POST")
+            self._add(app, path, self._responses if path == RESPONSES and self._turns else self.routed, "POST")
         self._add_paths(app)
         self._add(app, FEEDBACK, self._rate, "POST")
         for path, call in ((errors.MESSAGES, MessagesCall.create), (COUNT, MessagesCall.count_tokens)):
@@ -250,7 +255,7 @@ class PublicApi:
         for path in DESCRIBE:
             self._add(app, path, self._infer, "GET")
         if self.jobs:
-            for path, methods in PATHS.items():
+            for path, methods in (PATHS | (CONVERSATION_PATHS if self._turns else {})).items():
                 self._add(app, path, self.jobs.forward, *methods)
 
     def answered(self, answer: Answer) -> Work:
@@ -462,25 +467,69 @@ class PublicApi:
     ) -> web.StreamResponse:
         client = requester.client_of(request, record.identity, self._settings)
         with self.budget.open(client) as account:
-            body = await self._body(request, record, account)
-            if self._balancer.published.current is None:
-                # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
-                await self._balancer.published.changed(self._settings.hold_timeout_s)
+            held = [await self._body(request, record, account)]
+            return await self._with_body(request, record, held, account, path)
+
+    async def _with_body(
+        self,
+        request: web.Request,
+        record: RequestRecord,
+        held: list[bytes],
+        account: Account,
+        path: ModelPath | None = None,
+        before: Stickiness | None = None,
+    ) -> web.StreamResponse:
+        """The response to a request whose body has arrived. `held`: the body, which is taken from it.
+
+        `before`: of a turn of a conversation, where the turn before it was answered.
+        """
+        body = held.pop()
+        if self._balancer.published.current is None:
+            # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
+            await self._balancer.published.changed(self._settings.hold_timeout_s)
+        await bodies.let_others_run(body)
+        if path and path.opaque:
+            fields = RequestFields()
+        else:
+            body = without_mark(body)
+            fields = request_fields.parse(body)
+        await bodies.let_others_run(body)
+        outgoing = await self._classified_call(request, record, body, fields, path, account)
+        if before is not None:
+            outgoing = self._of_turn(outgoing, before)
+        # From here on only `outgoing` holds the body.
+        del body, fields
+        record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
+        if outgoing.batch and self.jobs:
+            async with self.jobs.slot(outgoing.whose):
+                return await self._forward(request, outgoing, record)
+        return await self._forward(request, outgoing, record)
+
+    async def _responses(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
+        """A request to `/v1/responses` where conversations are kept."""
+        assert self._turns is not None
+        with self.budget.open(requester.client_of(request, record.identity, self._settings)) as account:
+            body = without_mark(await self._body(request, record, account))
             await bodies.let_others_run(body)
-            if path and path.opaque:
-                fields = RequestFields()
-            else:
-                body = without_mark(body)
-                fields = request_fields.parse(body)
-            await bodies.let_others_run(body)
-            outgoing = await self._classified_call(request, record, body, fields, path, account)
-            # From here on only `outgoing` holds the body.
-            del body, fields
-            record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
-            if outgoing.batch and self.jobs:
-                async with self.jobs.slot(outgoing.whose):
-                    return await self._forward(request, outgoing, record)
-            return await self._forward(request, outgoing, record)
+            # Lines of a batch are stored only where they say so.
+            stores = not (self.jobs is not None and self.jobs.is_call(request))
+            if turn_request.is_plain(body, stores_by_default=stores):
+                return await self._with_body(request, record, [body], account)
+
+            async def run(turn: web.Request, rebuilt: bytes, before: Stickiness) -> web.StreamResponse:
+                return await self._with_body(turn, record, [rebuilt], account, None, before)
+
+            call = TurnCall(request, record, self._settings, account, self._turns)
+            return await call.run(body, run, stores_by_default=stores)
+
+    def _of_turn(self, outgoing: UpstreamRequest, before: Stickiness) -> UpstreamRequest:
+        """The request of a turn, which goes to the revision of the turn before it while that has a weight."""
+        route = self._balancer.published.find(outgoing.whose)
+        serves = route is not None and any(
+            backend.weight > 0 and backend.revision == before.revision for backend in route.backends
+        )
+        stays = serves and outgoing.route == before.route and not (outgoing.revision or outgoing.preferred)
+        return replace(outgoing, is_turn=True, preferred=before.revision if stays else outgoing.preferred)
 
     async def _forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord

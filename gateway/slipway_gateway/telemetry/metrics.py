@@ -207,6 +207,11 @@ class GatewayMetrics:
         self._saved_cost = self._counter("cache_saved_cost_total", "What these did not cost tenants, in units", pair)
         self.cache_bytes = self._gauge("cache_bytes", "Responses that this gateway keeps", ())
         self.cache_failures = self._counter("cache_failures_total", "Calls to the cache's server that failed", ())
+        self._turns = self._counter(
+            "conversation_turns_total", "Turns of conversations by whether they were stored", ("result",)
+        )
+        for result in ("stored", "refused", "away", "unstorable"):
+            self._turns.labels(result)
         self._of_caches = (self._cached, self._saved_tokens, self._saved_cost)
 
     def _declare_clients(self) -> None:
@@ -517,6 +522,10 @@ class GatewayMetrics:
             self._add(self._saved_tokens, usage.output_tokens, model, revision, "output")
         if saved_nano:
             self._add(self._saved_cost, saved_nano / NANO, model, revision)
+
+    def turn_ended(self, result: str) -> None:
+        """Counts a turn of a conversation that was to be stored."""
+        self._turns.labels(result).inc()
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         pair = (model, revision)

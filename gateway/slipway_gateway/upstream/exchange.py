@@ -27,6 +27,16 @@ from .provider_stream import ProviderStream
 Reply = aiohttp.ClientResponse | DirectResponse | ProviderStream
 
 
+class Stickiness(msgspec.Struct, frozen=True):
+    """Where the turn before a request was answered, and where the request goes while that serves; empty: nowhere.
+
+    `route`: namespace/name of the deployment.
+    """
+
+    route: str = ""
+    revision: str = ""
+
+
 class Capture(Protocol):
     """What keeps a copy of a response while it is relayed."""
 
@@ -85,6 +95,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     fallbacks: tuple[Fallback, ...] | None = None  # of the rule that led to the route; None: those of the route
     degraded: tuple[str, ...] = ()  # what it has less of, because its route is overloaded
     capture: Capture | None = None  # where the response may be kept
+    is_turn: bool = False  # of a conversation: its response is no other one's
     # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False

@@ -1,4 +1,4 @@
-"""Files, batches and jobs: forwarded to the jobs process, which calls back as the tenant that they belong to.
+"""Files, batches, jobs and stored conversations: forwarded to the jobs process, which calls back as their tenant.
 
 Both directions are signed with the release's keys. A client cannot use the headers of the signature: a request that has
 them without a valid signature is refused, and they are never forwarded.
@@ -36,6 +36,15 @@ PATHS = {
     "/api/v1/batch": ("POST",),
     "/api/v1/batch/{id:[^/]+}": ("GET",),
 }
+# Where conversations are kept.
+CONVERSATION_PATHS = {
+    "/v1/responses/{id:[^/]+}": ("GET", "DELETE"),
+    "/v1/responses/{id:[^/]+}/input_items": ("GET",),
+    "/v1/conversations": ("POST",),
+    "/v1/conversations/{id:[^/]+}": ("GET", "POST", "DELETE"),
+    "/v1/conversations/{id:[^/]+}/items": ("GET", "POST"),
+    "/v1/conversations/{id:[^/]+}/items/{item:[^/]+}": ("GET", "DELETE"),
+}
 # The least urgent class of the servers: what people wait for goes first.
 BATCH_PRIORITY = 1000
 MAX_FORWARDED = 128
@@ -70,6 +79,19 @@ class JobsBackend:
             message = "The headers of the jobs process are not signed by it, or its clock or keys differ."
             raise errors.RequestError(401, INVALID_PASS, message)
         return tenant
+
+    async def post(self, path: str, tenant: str, body: bytes, request_id: str) -> tuple[int, bytes]:
+        """Sends JSON to the jobs process for a tenant; returns the status and the body of its answer.
+
+        Raises:
+            LookupError: the release's keys are not there yet.
+            aiohttp.ClientError, OSError, TimeoutError: it cannot be reached.
+        """
+        sent = {JOBS_TENANT: tenant, JOBS_PASS: self._keys.make(TO_JOBS, tenant, "POST", path)}
+        sent |= {headers.REQUEST_ID: request_id, "Content-Type": "application/json"}
+        url = self._settings.jobs_url + path
+        async with self._session.post(url, data=body, headers=sent, allow_redirects=False) as answer:
+            return answer.status, await answer.read()
 
     @contextlib.asynccontextmanager
     async def slot(self, model: str) -> AsyncIterator[None]:
@@ -154,5 +176,5 @@ class JobsBackend:
 
 
 def _away() -> errors.RequestError:
-    message = "Files and batches cannot be reached now; try again shortly."
+    message = "What the jobs process keeps cannot be reached now; try again shortly."
     return errors.RequestError(503, "jobs_unavailable", message, retry_after_s=5)

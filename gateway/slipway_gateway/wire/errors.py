@@ -42,6 +42,8 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# OpenAI's code; other engines have the words in the message alone.
+_TOO_LONG_CODE, _TOO_LONG_WORDS = "context_length_exceeded", "maximum context length"
 _REALM = 'Bearer realm="slipway"'  # of the header WWW-Authenticate
 CIRCUIT_OPEN = "circuit_open"
 RATE_LIMITED = "rate_limit_exceeded"  # code of a refusal by limits of a tenant
@@ -308,6 +310,14 @@ def code_and_message(body: bytes) -> tuple[str, str]:
         return "", ""
     code = integer_of(found.error.code)
     return text_of(found.error.code) or ("" if code is None else str(code)), text_of(found.error.message) or ""
+
+
+def reports_context_too_long(status: int, body: bytes) -> bool:
+    """Whether a server's error reports that the request does not fit into the context of its model."""
+    if status not in (400, 413, 422):
+        return False
+    code, message = code_and_message(body)
+    return code == _TOO_LONG_CODE or _TOO_LONG_WORDS in message
 
 
 def too_many_connections(*, of_address: bool) -> RequestError:

@@ -16,7 +16,7 @@ from slipway_process.spans import exporter
 
 from ..input_line import UNREADABLE, InvalidLine, check_json, read_line
 from ..settings import JobsSettings
-from ..states import COMPLETED, FAILED, QUEUED
+from ..states import COMPLETED, FAILED, QUEUED, UNREADABLE_LINE
 from ..store.line_store import LineClaim, LineResult, request_id, result_line
 from ..turns import Turns, let_others_run
 
@@ -69,6 +69,8 @@ class GatewayCalls:
 
     async def send(self, claim: LineClaim) -> Called:
         """Sends a line once; what goes wrong is part of the result."""
+        if claim.unreadable:
+            return self._failed(claim, UNREADABLE_LINE, f"This line cannot be decrypted: {claim.unreadable}.")
         try:
             async with self._turns.take(claim.data):
                 body = read_line(claim.data, claim.batch.endpoint).body

@@ -4,8 +4,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from slipway_process.sealing import UnreadableSeal
+
 from ..input_line import InvalidLine, read_line
 from ..settings import JobsSettings
+from ..states import UNREADABLE_LINE
 from ..store.batch_store import BatchStore, Validation
 from ..store.database import Database
 from ..store.file_store import FileStore
@@ -54,6 +57,10 @@ class BatchReader:
         )
         self.errors.append({"code": "validation_failed", "line": None, "message": message, "param": "input_file_id"})
 
+    def is_unreadable(self, error: UnreadableSeal) -> None:
+        message = f"The file cannot be decrypted: {error}."
+        self.errors.append({"code": UNREADABLE_LINE, "line": None, "message": message, "param": "input_file_id"})
+
     def has_no_room(self) -> None:
         message = "The batches and results of this tenant are at their limit: delete files of results."
         self.errors.append({"code": "storage_exhausted", "line": None, "message": message, "param": None})
@@ -97,6 +104,9 @@ class Validator:
             is_mine = await self._read(validation, reader)
         except TooMuchKept:
             reader.has_no_room()
+            is_mine = True
+        except UnreadableSeal as error:
+            reader.is_unreadable(error)
             is_mine = True
         if is_mine:
             await self._end(validation, reader)

@@ -10,11 +10,12 @@ from slipway_contracts.batch_list import BATCH_LIST_PATH
 from slipway_contracts.passes import PassKeys
 from slipway_process import logs
 from slipway_process.database_errors import UNAVAILABLE
+from slipway_process.sealing import UnreadableSeal
 from slipway_process.shares import Shares
 
 from ..telemetry import JobsMetrics
 from .fields import LARGE_BODIES, MAX_LARGE_BODIES, end_body
-from .refusal import JobsRefusal, unavailable
+from .refusal import JobsRefusal, unavailable, unreadable
 from .tenancy import verify
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,9 @@ async def _answered(request: web.Request, answer: _Answer, keys: PassKeys) -> we
         return JobsRefusal(
             404, "unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}."
         ).response()
+    except UnreadableSeal as error:
+        log.error("something that is stored cannot be decrypted: %s", error)
+        return unreadable(error).response()
     except UNAVAILABLE as error:
         if isinstance(error, ConnectionError):
             raise  # the gateway left

@@ -125,12 +125,12 @@ class FilesApi:
         file = await self._find(request)
         response = web.StreamResponse()
         response.content_type, response.content_length = "application/octet-stream", file["bytes"]
+        # Before the head: a file whose key is lost is an error, and no connection that breaks off.
+        rows = [] if request.method == "HEAD" else await self._database.call(self._store.page, file, -1)
         await response.prepare(request)
-        if request.method != "HEAD":
-            after = -1
-            while rows := await self._database.call(self._store.page, file, after):
-                after = rows[-1][0]
-                await response.write(b"".join(data for _, data in rows))
+        while rows:
+            await response.write(b"".join(data for _, data in rows))
+            rows = await self._database.call(self._store.page, file, rows[-1][0])
         await response.write_eof()
         return response
 

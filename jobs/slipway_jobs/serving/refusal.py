@@ -3,6 +3,10 @@
 import msgspec
 from aiohttp import web
 
+from slipway_process.sealing import SealingKeyLost, UnreadableSeal
+
+from ..states import UNREADABLE_LINE
+
 
 class JobsRefusal(Exception):
     """An error response: rendered in `app`."""
@@ -40,5 +44,14 @@ def database_full(param: str) -> JobsRefusal:
     return JobsRefusal(507, "database_full", message, param=param)
 
 
+def unreadable(error: UnreadableSeal) -> JobsRefusal:
+    """For what cannot be decrypted."""
+    if isinstance(error, SealingKeyLost):
+        message = f"This was encrypted with the key {error.key_id!r}, which this installation has no longer."
+        return JobsRefusal(500, UNREADABLE_LINE, message)
+    message = "This was changed where it is stored, so that it cannot be decrypted."
+    return JobsRefusal(500, "stored_data_damaged", message)
+
+
 def unavailable() -> JobsRefusal:
-    return JobsRefusal(503, "database_unavailable", "Files and batches cannot be reached now.", retry_after_s=5)
+    return JobsRefusal(503, "database_unavailable", "What is stored cannot be reached now.", retry_after_s=5)

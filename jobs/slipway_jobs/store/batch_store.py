@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select, update
 
+from slipway_process.sealing import Keyring
+
 from ..states import (
     BATCH,
     CANCELLABLE,
@@ -26,6 +28,7 @@ from ..states import (
 )
 from .database import Database
 from .delivery_store import add_delivery
+from .sealed_rows import result_row
 from .slices import OWNERS, ROWS, delete_slice
 from .tables import batches, deliveries, files, lines
 from .usage import BATCH_BYTES, BATCH_SIZE, LINE_BYTES, LINE_SIZE, TenantUsage
@@ -74,10 +77,12 @@ class BatchStore:
         max_tenant_webhooks: int = 1000,
         *,
         max_tenant_result_bytes: int = 1 << 30,
+        keyring: Keyring | None = None,
     ) -> None:
+        """`keyring`: which opens results; None: all are plain."""
         self._database, self._usage = database, TenantUsage(database, max_tenant_result_bytes)
         self._max_tenant_batches, self._max_tenant_webhooks = max_tenant_batches, max_tenant_webhooks
-        self._window_s = window_s
+        self._window_s, self._keyring = window_s, keyring or Keyring.none()
 
     def create(self, connection: Connection, new: NewBatch) -> Row:
         """Adds a batch, with its webhook if it has a callback_url; returns its row.
@@ -144,9 +149,9 @@ class BatchStore:
         return row, done.rowcount == 1 or bool(row and row["status"] in (CANCELLING, CANCELLED))
 
     def result(self, connection: Connection, batch_id: str) -> bytes | None:
-        """The result of the batch's first line; None while there is none."""
+        """The result of the batch's first line; None while there is none. Raises UnreadableSeal: its key is lost."""
         found = connection.execute(select(lines.c.result).where(lines.c.batch_id == batch_id, lines.c.n == 0)).scalar()
-        return bytes(found) if found is not None else None
+        return self._keyring.open(bytes(found), result_row(batch_id, 0)) if found is not None else None
 
     # -- validation
 

@@ -43,8 +43,9 @@ _PRAGMAS = (
 class Database:
     """One database. The first call opens it and creates or upgrades its tables."""
 
-    def __init__(self, url: str, max_sqlite_bytes: int = 4 << 30) -> None:
-        """
+    def __init__(self, url: str, max_sqlite_bytes: int = 4 << 30, *, erases: bool = False) -> None:
+        """`erases`: SQLite overwrites what is deleted, so that it cannot be read in the file.
+
         Raises:
             ValueError: the URL names no database that can be used.
         """
@@ -52,7 +53,7 @@ class Database:
         self.is_shared = parsed.get_backend_name() != "sqlite"
         if not self.is_shared and parsed.database in (None, "", ":memory:"):
             raise ValueError("name a file: sqlite:////path/jobs.db")
-        self._engine = _open_postgresql(parsed) if self.is_shared else _open_sqlite(parsed, max_sqlite_bytes)
+        self._engine = _open_postgresql(parsed) if self.is_shared else _open_sqlite(parsed, max_sqlite_bytes, erases)
         self._threads = ThreadPoolExecutor(_CONNECTIONS if self.is_shared else 1, "database")
         self.insert: Any = postgresql.insert if self.is_shared else sqlite.insert
         self._opened = False
@@ -162,13 +163,14 @@ def _open_postgresql(url: URL) -> Engine:
     return engine
 
 
-def _open_sqlite(url: URL, max_bytes: int) -> Engine:
+def _open_sqlite(url: URL, max_bytes: int, erases: bool) -> Engine:
     engine = create_engine(url, connect_args={"check_same_thread": False}, pool_size=1, max_overflow=0)
 
     @event.listens_for(engine, "connect")
     def be_durable_and_bounded(connection: Any, record: object) -> None:
         connection.isolation_level = None  # `begin` below decides, not the driver
-        for pragma in (*_PRAGMAS, f"max_page_count={max_bytes // _PAGE_BYTES}"):
+        secure = f"secure_delete={'ON' if erases else 'OFF'}"
+        for pragma in (*_PRAGMAS, secure, f"max_page_count={max_bytes // _PAGE_BYTES}"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

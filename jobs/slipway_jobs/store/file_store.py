@@ -9,8 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, exists, func, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from slipway_process.sealing import Keyring
+
 from ..states import COMPLETED, DELETED, ERROR_LINES, OPEN_BATCHES, OUTPUT, READY, UPLOADING
 from .database import Database
+from .sealed_rows import input_row, result_row
 from .slices import OWNERS, ROWS, delete_slice
 from .tables import batches, files, inputs, lines
 from .usage import TenantUsage
@@ -49,10 +52,15 @@ class NewFile:
 
 
 class FileStore:
-    """Calls take a connection in a transaction: run them with `Database.call`."""
+    """Calls take a connection in a transaction: run them with `Database.call`.
 
-    def __init__(self, database: Database, max_tenant_bytes: int) -> None:
+    Those that read lines raise `sealing.UnreadableSeal` where a key is lost.
+    """
+
+    def __init__(self, database: Database, max_tenant_bytes: int, keyring: Keyring | None = None) -> None:
+        """`keyring`: which seals lines; None: they are plain."""
         self._database, self._usage = database, TenantUsage(database)
+        self._keyring = keyring or Keyring.none()
         self._max_tenant_bytes = max_tenant_bytes
 
     def begin(self, connection: Connection, new: NewFile) -> None:
@@ -70,7 +78,10 @@ class FileStore:
             UploadEnded: the upload took too long.
         """
         self._check_room(connection, file_id)
-        rows = [{"file_id": file_id, "n": first + place, "data": line} for place, line in enumerate(data)]
+        rows = [
+            {"file_id": file_id, "n": n, "data": self._keyring.seal(line, input_row(file_id, n))}
+            for n, line in enumerate(data, first)
+        ]
         size = sum(map(len, data))
         larger = update(files).where(*self._uploading(file_id)).values(bytes=files.c.bytes + size)
         if connection.execute(larger).rowcount != 1:
@@ -136,7 +147,9 @@ class FileStore:
                 break
             last, size = n, size + length
         rows = connection.execute(select(number, data).where(*which, number > after, number <= last).order_by(number))
-        return [(n, bytes(found)) for n, found in rows]
+        about = input_row if file["batch_id"] is None else result_row
+        owner = file["id"] if file["batch_id"] is None else file["batch_id"]
+        return [(n, self._keyring.open(bytes(found), about(owner, n))) for n, found in rows]
 
     def _content(self, file: Mapping[Any, Any]) -> tuple[ColumnElement[int], ColumnElement[bytes], tuple[Any, ...]]:
         """The columns of the number and the bytes of a line, and which rows are lines of the file."""

@@ -6,11 +6,13 @@ answer, even if processes die or pause, or a response comes twice.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Select, exists, func, literal, or_, select, update
+
+from slipway_process.sealing import Keyring, UnreadableSeal
 
 from ..states import (
     CANCELLED,
@@ -32,6 +34,7 @@ from ..states import (
     count_lines,
 )
 from .database import Database
+from .sealed_rows import input_row, plain_length, result_row
 from .tables import batches, files, inputs, lines
 from .usage import LEAST_SHARE, TenantUsage
 
@@ -69,7 +72,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class LineClaim:
-    """One line that this process may send. `data`: as it was uploaded."""
+    """One line that this process may send. `data`: as it was uploaded. `unreadable`: why it cannot be decrypted."""
 
     batch: RunnableBatch
     n: int
@@ -77,6 +80,7 @@ class LineClaim:
     epoch: int
     attempts: int
     data: bytes
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +110,15 @@ class LineStore:
         *,
         max_attempts: int = 3,
         max_tenant_result_bytes: int = 1 << 30,
+        keyring: Keyring | None = None,
     ) -> None:
-        """`owner`: id of this process. `file_s`: seconds that results are kept.
+        """`owner`: id of this process. `file_s`: seconds that results are kept. `keyring`: which seals results.
 
         `max_attempts`: how often a line may end a process while it runs alone, before it fails.
         `max_tenant_result_bytes`: of batches and results, above which lines of a tenant wait.
         """
         self._database, self._usage = database, TenantUsage(database, max_tenant_result_bytes)
-        self._owner = owner
+        self._owner, self._keyring = owner, keyring or Keyring.none()
         self._lease_s = lease_s
         self._file_s = file_s
         self._max_attempts, self._max_losses = max_attempts, ALONE_AFTER + max_attempts
@@ -200,9 +205,15 @@ class LineStore:
         data = {n: bytes(found) for n, found in connection.execute(query)}
         # A line without its input fails as invalid: an exception here would end each process that claims it.
         return [
-            LineClaim(batch, n, custom_id, epoch, tries, data.get(n, b""))
+            self._opened(LineClaim(batch, n, custom_id, epoch, tries, data.get(n, b"")))
             for n, custom_id, epoch, tries in sorted(rows)
         ]
+
+    def _opened(self, claim: LineClaim) -> LineClaim:
+        try:
+            return replace(claim, data=self._keyring.open(claim.data, input_row(claim.batch.input_file_id, claim.n)))
+        except UnreadableSeal as error:
+            return replace(claim, data=b"", unreadable=str(error))
 
     def renew(self, connection: Connection, claims: Sequence[LineClaim]) -> None:
         """Renews the leases of lines that this process has in flight."""
@@ -219,13 +230,15 @@ class LineStore:
         taken: dict[int, bool] = {}
         added = Counter[str]()
         for result in sorted(results, key=lambda one: (one.claim.batch.id, one.claim.n)):
-            claim = result.claim
+            claim, line = result.claim, result.line
+            if line is not None:
+                line = self._keyring.seal(line, result_row(claim.batch.id, claim.n))
             own = (lines.c.batch_id == claim.batch.id, lines.c.n == claim.n, lines.c.epoch == claim.epoch)
-            values: dict[str, Any] = {"state": result.state, "attempts": result.attempts, "result": result.line}
+            values: dict[str, Any] = {"state": result.state, "attempts": result.attempts, "result": line}
             values["ready_at"] = self._database.now + result.wait_s
             done = connection.execute(update(lines).where(*own, lines.c.state == CLAIMED).values(values))
             taken[id(result)] = done.rowcount == 1
-            added[claim.batch.tenant] += len(result.line or b"") if done.rowcount == 1 else 0
+            added[claim.batch.tenant] += len(line or b"") if done.rowcount == 1 else 0
         self._usage.add(connection, added)
         return [taken[id(result)] for result in results]
 
@@ -323,7 +336,7 @@ class LineStore:
         """Adds the file of a part of the result and returns its id; None where the part has no line."""
         states = (COMPLETED,) if part == OUTPUT else ERROR_LINES
         chosen = (lines.c.batch_id == batch["id"], lines.c.state.in_(states))
-        size = connection.execute(select(func.sum(func.length(lines.c.result))).where(*chosen)).scalar()
+        size = connection.execute(select(func.sum(plain_length(lines.c.result))).where(*chosen)).scalar()
         if not size:
             return None
         now_s = self._database.time(connection)

@@ -1,4 +1,4 @@
-"""Tables of files, batches and their lines."""
+"""Tables of files, batches and their lines, and of conversations."""
 
 from typing import Any
 
@@ -149,4 +149,65 @@ idempotency_keys = Table(
     Column("fingerprint", String(64)),
     Column("status", Integer),
     Column("body", LargeBinary),
+)
+
+# A conversation that a client made, or a chain of responses, whose id is that of the first one. Ids of responses come
+# from engines, so that they are unique for a tenant at most. `items`, `bytes`: of all rows that belong to it. `next_n`:
+# of the next item. Contents (`metadata`, `data`) may be sealed.
+conversations = Table(
+    "slipway_conversations",
+    metadata,
+    Column("tenant", String(253), primary_key=True),
+    Column("id", String(64), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("model", String(600), nullable=False),
+    Column("revision", String(253), nullable=False),
+    Column("next_n", BigInteger, nullable=False),
+    Column("items", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False, index=True),
+)
+
+# `previous_id`: of the response before it in a chain. `turn_key`: hash of the request's idempotency key.
+conversation_responses = Table(
+    "slipway_conversation_responses",
+    metadata,
+    Column("tenant", String(253), primary_key=True),
+    Column("id", String(64), primary_key=True),
+    Column("conversation_id", String(64), nullable=False),
+    Column("previous_id", String(64)),
+    Column("turn_key", String(64)),
+    Column("model", String(600), nullable=False),
+    Column("revision", String(253), nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Index("slipway_conversation_responses_by_conversation", "tenant", "conversation_id"),
+)
+
+# `n`: the order. `response_id`: of the turn that it came with; none where a client added it. `part`: input or output.
+conversation_items = Table(
+    "slipway_conversation_items",
+    metadata,
+    Column("tenant", String(253), primary_key=True),
+    Column("conversation_id", String(64), primary_key=True),
+    Column("n", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", String(64), nullable=False),
+    Column("response_id", String(64)),
+    Column("part", String(8), nullable=False),
+    Column("bytes", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Index("slipway_conversation_items_by_id", "tenant", "conversation_id", "id"),
+    Index("slipway_conversation_items_by_response", "tenant", "response_id"),
+)
+
+# What the conversations of each tenant take.
+conversation_usage = Table(
+    "slipway_conversation_usage",
+    metadata,
+    Column("tenant", String(253), primary_key=True),
+    Column("conversations", BigInteger, nullable=False),
+    Column("items", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
 )

@@ -1,0 +1,104 @@
+"""What gateways read before a turn of a conversation, and write after it: they alone call it (`tenancy`)."""
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from slipway_contracts.conversations import (
+    CONTEXT_PATH,
+    MAX_TURN_BYTES,
+    TURNS_PATH,
+    Context,
+    ContextQuery,
+    Turn,
+    TurnStored,
+)
+from slipway_process.response_items import ID, MAX_ITEMS
+from slipway_process.shares import Shares
+
+from ..store.conversation_store import ConversationStore
+from ..store.database import Database
+from ..telemetry import JobsMetrics
+from .conversation_errors import refusals
+from .fields import is_storable
+from .refusal import JobsRefusal, invalid, json_response
+from .tenancy import tenant_of
+
+MAX_CONTEXTS = 32  # that are read or written at once; each is some MiB of memory at most
+_MAX_QUERY_BYTES = 4096
+_MAX_TEXT = 253
+_T = TypeVar("_T")
+_QUERY, _TURN = msgspec.json.Decoder(ContextQuery), msgspec.json.Decoder(Turn)
+
+
+class TurnsApi:
+    def __init__(self, database: Database, store: ConversationStore, metrics: JobsMetrics) -> None:
+        self._database, self._store, self._metrics = database, store, metrics
+        self._places = Shares(MAX_CONTEXTS)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post(CONTEXT_PATH, self.context), web.post(TURNS_PATH, self.turn)]
+
+    async def context(self, request: web.Request) -> web.StreamResponse:
+        query = await _read(request, _QUERY, _MAX_QUERY_BYTES)
+        _check_ids(query, ("previous_response_id", "conversation"), ("without", "key"))
+        context: Context = await self._within(request, self._store.context, query)
+        return json_response(context)
+
+    async def turn(self, request: web.Request) -> web.StreamResponse:
+        turn = await _read(request, _TURN, MAX_TURN_BYTES)
+        _check_ids(turn, ("id", "previous_response_id", "conversation"), ("key", "model", "revision"))
+        if not turn.id or len(turn.input) + len(turn.output) > 2 * MAX_ITEMS:
+            raise invalid("id", "A turn has an id, and a bounded number of items.")
+        try:
+            added: int = await self._within(request, self._store.store, turn)
+        except BaseException as error:
+            self._metrics.conversation_failures.labels(_reason(error)).inc()
+            raise
+        count = len(turn.input) + len(turn.output)
+        if added:
+            self._metrics.conversation_items.inc(count)
+            self._metrics.conversation_bytes.inc(added)
+        return json_response(TurnStored(count, added))
+
+    async def _within(self, request: web.Request, call: Any, given: Any) -> Any:
+        """Runs a call of the store in one of the places. Raises JobsRefusal."""
+        tenant = tenant_of(request)
+        if not self._places.take(tenant):
+            raise JobsRefusal(
+                429, "too_many_turns", "Too many conversations are read and written now.", retry_after_s=1
+            )
+        try:
+            # A thread works on it also when the gateway has left, so that its place is taken until then.
+            with refusals(continues=True):
+                return await asyncio.shield(self._database.call(call, tenant, given))
+        finally:
+            self._places.give_back(tenant)
+
+
+def _reason(error: BaseException) -> str:
+    return error.code if isinstance(error, JobsRefusal) else "database"
+
+
+async def _read(request: web.Request, decoder: "msgspec.json.Decoder[_T]", limit_bytes: int) -> _T:
+    data = bytearray()
+    async for chunk in request.content.iter_any():
+        data += chunk
+        if len(data) > limit_bytes:
+            raise JobsRefusal(413, "request_too_large", f"The request body exceeds {limit_bytes} bytes.")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise JobsRefusal(400, "invalid_json", f"The body is not as expected: {error}.") from None
+
+
+def _check_ids(given: Any, ids: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    """Raises JobsRefusal: a name is none that a row can have."""
+    for name in ids:
+        if (value := getattr(given, name)) and not ID.fullmatch(value):
+            raise JobsRefusal(404, "response_not_found", f"{name} names nothing that is stored.", param=name)
+    for name in texts:
+        if (value := getattr(given, name)) and (len(value) > _MAX_TEXT or not is_storable(value)):
+            raise invalid(name, f"{name} has at most {_MAX_TEXT} characters.")
