@@ -9,10 +9,12 @@ import socket
 import sys
 import time
 import uuid
+from collections.abc import AsyncIterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, Protocol
 
+import aiohttp
 from aiohttp import http_parser, web
 
 from slipway_process import collector, logs
@@ -37,8 +39,10 @@ from .assembly.streams import app_of
 from .authentication.issuers import IssuerKeys
 from .authentication.known_tenants import KnownTenants
 from .authentication.pepper import PepperFile
+from .authentication.service_accounts import ServiceAccountTokens
 from .balancing.load_balancer import LoadBalancer
 from .experiments.exposures import Experiments
+from .external.keys import ReadKey
 from .grpc_api.listener import GrpcServer
 from .ledger.store import LedgerStore
 from .ledger.writer import Ledger
@@ -168,6 +172,19 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, 
         sys.exit(f"slipway-gateway: {error}")
 
 
+@contextlib.asynccontextmanager
+async def _connections(
+    settings: GatewaySettings, internal: InternalTls | None, metrics: GatewayMetrics
+) -> AsyncIterator[tuple[aiohttp.ClientSession, ServiceAccountTokens | None, ReadKey | None]]:
+    """To pods, and to the API server for tokens of service accounts and for keys of providers."""
+    async with (
+        open_session(settings, internal) as session,
+        service_accounts(settings, metrics) as accounts,
+        provider_keys(settings) as read_key,
+    ):
+        yield session, accounts, read_key
+
+
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics, clock = GatewayMetrics(_version()), time.monotonic
     ledger, incarnation = ledger_of(settings, store, metrics), uuid.uuid4().hex
@@ -176,11 +193,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     tls, internal, access_log, inference_log, shared, experiments, plane, traces = opened
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     admission = admission_of(metrics, ledger, balancer, gateways, shared)
-    async with (
-        open_session(settings, internal) as session,
-        service_accounts(settings, metrics) as accounts,
-        provider_keys(settings) as read_key,
-    ):
+    async with _connections(settings, internal, metrics) as (session, accounts, read_key):
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read, admission.tenants_changed)
         issuers = IssuerKeys(clock, settings.oidc_ca_file)
         authenticator = authenticator_of(settings, known, metrics, issuers, accounts)

@@ -39,6 +39,7 @@ SIDE = {
         "invalid_json": 0,
         "hung": 0,
         "bad": 3,
+        "fell_back": 2,
     },
     "slow": {"ttft": {"b<4k,stream": [95, 20, 5]}, "itl": {}, "e2e": {}},
     "late": {"ttft": {"b<4k,stream": [0, 2, 0]}, "itl": {}, "e2e": {}},

@@ -375,10 +375,10 @@ CLASSIFIER: dict[str, Any] = {"deploymentRef": {"name": "topics"}, "label": "law
     ],
 )
 async def test_a_classifier_chooses_the_rule_or_its_default_does(reply: Any, default: bool, fits: bool) -> None:
-    asked: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
     async def classifies(request: web.Request) -> web.StreamResponse:
-        asked.append(await request.json())
+        calls.append(await request.json())
         assert request.path == "/api/v1/predict" and "Authorization" not in request.headers
         if reply is None:
             await asyncio.sleep(60)
@@ -400,10 +400,10 @@ async def test_a_classifier_chooses_the_rule_or_its_default_does(reply: Any, def
             "model": "chat",
             "messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 9000 + "?"}]}],
         }
-        assert await served_by(gate, body) == ("small", "rest") and not asked, "another condition does not hold"
+        assert await served_by(gate, body) == ("small", "rest") and not calls, "another condition does not hold"
         expected = ("large", "law") if fits else ("small", "rest")
         assert await served_by(gate, body, headers={"X-A": "1", "Authorization": "Bearer x"}) == expected
-        assert asked == [{"model": "topics", "input": {"text": "x" * 8191 + "?"}}]
+        assert calls == [{"model": "topics", "input": {"text": "x" * 8191 + "?"}}]
         assert gate.outcomes() == {"ok": 2}
 
 

@@ -75,13 +75,7 @@ def forwarding_of(
     metrics.remembered.set_function(lambda: memory.size_bytes + streams.size_bytes)
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
-    demand = ClientDemand(
-        lambda route: retries.is_awaited(namespace_of(route)),
-        limits,
-        ProcessorUse(clock, time.thread_time, processor_limit()),
-        most_running=settings.max_inflight // 2,
-        most_percentage=settings.mirror_max_cpu_percentage,
-    )
+    demand = _demand(settings, retries, limits, clock)
     copies = MirrorMemory(budget.open(""), settings.mirror_max_bytes)
     endpoints = MirrorEndpoints(balancer.in_flight, clock)
     queue = MirrorQueue(
@@ -102,8 +96,7 @@ def forwarding_of(
     feedback = FeedbackTokens(settings.tenant_keys_file)
     events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
     relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
-    classifying = Places(settings.max_classifications, settings.max_client_percentage)
-    classifiers = Classifiers(balancer, sender, metrics, classifying)
+    classifiers = _classifiers(settings, balancer, sender, metrics)
     external = external_of(settings, read_key, clock)
     proxy = Proxy(
         settings,
@@ -131,6 +124,25 @@ def forwarding_of(
         external,
         classifiers,
         streams,
+    )
+
+
+def _classifiers(
+    settings: GatewaySettings, balancer: LoadBalancer, sender: Sender, metrics: GatewayMetrics
+) -> Classifiers:
+    places = Places(settings.max_classifications, settings.max_client_percentage)
+    return Classifiers(balancer, sender, metrics, places)
+
+
+def _demand(
+    settings: GatewaySettings, retries: Retries, limits: TimeLimits, clock: Callable[[], float]
+) -> ClientDemand:
+    return ClientDemand(
+        lambda route: retries.is_awaited(namespace_of(route)),
+        limits,
+        ProcessorUse(clock, time.thread_time, processor_limit()),
+        most_running=settings.max_inflight // 2,
+        most_percentage=settings.mirror_max_cpu_percentage,
     )
 
 

@@ -153,8 +153,18 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     generation = int(meta.get("generation") or 0)
     accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
     proofs = (accounts, certificates, spec.content_capture)
-    about = (keys, created, issuers, policy, generation)
-    return KnownTenant(meta["name"], spec.models, *limits, *about, *proofs, spec.external)
+    return KnownTenant(
+        meta["name"],
+        spec.models,
+        *limits,
+        keys,
+        created,
+        issuers,
+        policy,
+        generation,
+        *proofs,
+        external=spec.external,
+    )
 
 
 def username_of(namespace: str, name: str) -> str:

@@ -587,10 +587,7 @@ class PublicApi:
         account: Account,
         facts: RequestFacts,
     ) -> UpstreamRequest:
-        model = path.name if path else fields.model
-        if not model:
-            message = "You must provide a model parameter."
-            raise errors.invalid("missing_required_parameter", message, param="model")
+        model = _model_of(fields, path)
         if self._balancer.published.current is None:
             raise errors.no_table()
         record.stream = fields.streams
@@ -764,6 +761,13 @@ class PublicApi:
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
+
+
+def _model_of(fields: RequestFields, path: ModelPath | None) -> str:
+    """The model as the client wrote it. Raises RequestError: there is none."""
+    if model := path.name if path else fields.model:
+        return model
+    raise errors.invalid("missing_required_parameter", "You must provide a model parameter.", param="model")
 
 
 def _with_sampling(
