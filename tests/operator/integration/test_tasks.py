@@ -14,6 +14,7 @@ from devcluster.ports import reserve_port
 from slipway_operator import __main__ as program
 from slipway_operator import watch
 from slipway_operator.audit.runner import AuditRunner
+from slipway_operator.experiments.runner import ExperimentRunner
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.lease import Lease
 from slipway_operator.kube.reading.cache import ObjectCache
@@ -60,6 +61,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "audit": (AuditRunner, "run"),
     "tenants": (TenantRunner, "look"),
     "model-routes": (ModelRouteRunner, "look"),
+    "experiments": (ExperimentRunner, "look"),
     "sampler": (MetricsSampler, "sample"),
     "metrics-api": (MetricsApi, "_look"),
 }
