@@ -15,6 +15,7 @@ from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.types import Int32, Int64, strict
 from slipway_contracts.api.writing import to_json
+from slipway_contracts.guards import Guard, guards_refusal
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow, outside, shadow_refusal, tolerance_refusals
 
@@ -152,6 +153,8 @@ class Traffic:
     """Seconds after which a request without a first byte goes to one of these. If absent, none does for that reason."""
     accuracy: AccuracyCounting | None = None
     cache: ResponseCache | None = None
+    guards: Annotated[tuple[Guard, ...], AtMost(8)] = ()
+    """Checks of requests and responses."""
 
     def __post_init__(self) -> None:
         if self.accuracy == AccuracyCounting():  # nothing of it would be written: it is the same as none
@@ -198,6 +201,8 @@ class Routed(Protocol):
     def cache(self) -> ResponseCache | None: ...
     @property
     def first_byte_seconds(self) -> int | None: ...
+    @property
+    def guards(self) -> tuple[Guard, ...]: ...
 
 
 def refusal(table: Routed) -> str:
@@ -230,3 +235,4 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield outside("firstByteSeconds", table.first_byte_seconds, 1, 3600)
     if table.cache is not None:
         yield outside("cache.ttlSeconds", table.cache.ttl_seconds, 1, LONGEST_TTL_S)
+    yield guards_refusal(table.guards)

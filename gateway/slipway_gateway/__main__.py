@@ -206,6 +206,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 "collector": (collector.collect_when_grown, OnFailure.SHOW),  # without it and these a gateway serves
                 "gateways": (gateways_watch(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
+                "guards": (forwarding.guards.run, OnFailure.SHOW),
                 "probes": (forwarding.twins.run if settings.twin_max_inflight else None, OnFailure.SHOW),
                 "grpc-connections": (grpc_port.run if grpc_port else None, OnFailure.SHOW),
             },
@@ -217,7 +218,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await tasks.close()
             await issuers.close()
             await ledger.close_down()
-            await _close(*shared.stores, access_log, inference_log, traces)
+            await _close(*shared.stores, access_log, inference_log, traces, forwarding.guards)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

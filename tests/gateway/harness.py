@@ -288,6 +288,7 @@ async def gateway(
             await client.close()
             await issuers.close()
             await edge.stop_mirroring()
+            await forwarding.guards.close()
             await runner.cleanup()
             await admin_runner.cleanup()
             for task in running:

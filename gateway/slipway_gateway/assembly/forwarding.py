@@ -6,6 +6,9 @@ from dataclasses import fields
 
 import aiohttp
 
+from slipway_process.network.listed_hosts import ListedHosts
+from slipway_process.places import Places
+
 from ..balancing.failsafe import CutOffRule
 from ..balancing.failsafe_state import FailsafeSettings
 from ..balancing.load_balancer import LoadBalancer
@@ -23,6 +26,10 @@ from ..forwarding.resume_memory import ResumeMemory
 from ..forwarding.resumption import Resumption
 from ..forwarding.retries import Retries
 from ..forwarding.sender import Sender
+from ..guards.checks import GuardChecks
+from ..guards.classifier import ClassifierClient
+from ..guards.webhook import GuardSecrets, WebhookClient
+from ..guards.workers import FinderPool
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
 from ..limits.budget import MemoryBudget
 from ..limits.container import budget_bytes, memory_limit_bytes
@@ -101,7 +108,27 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events)
+    guards = guards_of(settings, balancer, metrics, session)
+    return Forwarding(
+        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, guards
+    )
+
+
+def guards_of(
+    settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, session: aiohttp.ClientSession
+) -> GuardChecks:
+    """`session`: for requests to pods."""
+    most = settings.guard_max_inflight
+    webhooks = WebhookClient(ListedHosts.of(settings.guard_hosts), GuardSecrets(settings.guard_secrets_dir), most)
+    return GuardChecks(
+        webhooks,
+        ClassifierClient(session, balancer),
+        FinderPool(settings.guard_processes),
+        Places(most, settings.max_client_percentage),
+        balancer,
+        metrics,
+        time.monotonic,
+    )
 
 
 def caches_of(

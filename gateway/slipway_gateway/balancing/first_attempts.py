@@ -76,6 +76,11 @@ class FirstAttempts:
             if here and attempt:
                 here.count(attempt, outcome.without(excused))
 
+        def mark(kind: str) -> None:
+            self._metrics.first_attempt(endpoint.model, endpoint.revision, (kind,), None)
+            if here and attempt:
+                here.mark(attempt, kind)
+
         def close(waited: Mapping[str, float]) -> None:
             if here:
                 here.close(recorder, waited)
@@ -83,6 +88,7 @@ class FirstAttempts:
         patience_s = self._hung_after_s * (1 if stream else WHOLE_PATIENCE)
         on_end = close if here and here.keeps_open else None
         recorder = OutcomeRecorder(now_s, count, on_end, streams=stream, patience_s=patience_s)
+        recorder.on_mark = mark
         if here and attempt and here.keeps_open:
             here.open(attempt, recorder)
         if route and route.reads_predictions and here and attempt:

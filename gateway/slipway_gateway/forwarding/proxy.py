@@ -9,6 +9,7 @@ from slipway_contracts.route_table import InferenceLogSample
 
 from ..balancing.load_balancer import LoadBalancer
 from ..feedback.tokens import FeedbackTokens
+from ..guards.checks import GuardChecks
 from ..limits.budget import MemoryBudget
 from ..limits.time_limits import TimeBound, TimeLimits
 from ..mirror.queue import MirrorQueue
@@ -44,6 +45,7 @@ class Forwarding:
     crashes: CrashTracker
     signer: TenantSigner
     events: EventRelays
+    guards: GuardChecks
 
 
 class Proxy:

@@ -249,6 +249,15 @@ class GenerationSamples:
             if measure in attempt.measures:
                 counts.slow.add(measure, attempt.stratum, seconds)
 
+    def mark(self, attempt: CountedAttempt, kind: str) -> None:
+        """A failure of this kind was found after the attempt had been counted."""
+        if not attempt.counts:
+            return
+        counts = self._revisions[attempt.revision]
+        counts.events[kind] += self._units.first(attempt.key, kind)
+        if kind in BAD_KINDS:
+            counts.events[BAD] += self._units.first(attempt.key, BAD)
+
     def rate(self, revision: str, *, first: bool, wrong: bool) -> None:
         """Counts feedback on an answer of the revision.
 

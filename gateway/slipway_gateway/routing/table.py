@@ -8,6 +8,7 @@ import msgspec
 
 from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.guards import Guard
 from slipway_contracts.route_table import (
     Backend,
     HeaderRoute,
@@ -77,6 +78,7 @@ class Route:
     first_byte_seconds: int | None = None  # so long without a first byte counts as that it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     cache: ResponseCache | None = None  # responses that are kept; None: none
+    guards: tuple[Guard, ...] = ()  # checks of requests and responses
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -314,6 +316,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         first_byte_seconds=traffic.first_byte_seconds,
         accuracy=traffic.accuracy,
         cache=traffic.cache,
+        guards=traffic.guards,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
+from slipway_contracts.guards import OUTPUT
 from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION, ROUTE
 from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
@@ -29,7 +30,9 @@ from ..feedback.endpoint import PATH as FEEDBACK
 from ..feedback.endpoint import FeedbackApi, SharedClaims
 from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
+from ..forwarding.guarded_response import GuardedResponse
 from ..forwarding.proxy import Forwarding
+from ..guards.checks import of_stage
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
 from ..routing.router import match_header_route
@@ -47,9 +50,10 @@ from ..wire.responses import is_text_path
 from . import expect, requester
 from .admission import Admission
 from .cors import Cors
+from .guarded_input import InputGuards
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
-from .model_routes import DIRECT, RequestFacts, Way, described_public, follow_rules, may_request, requestable
+from .model_routes import DIRECT, Destination, RequestFacts, Way, described_public, follow_rules, may_request, requestable
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -94,6 +98,7 @@ class PublicApi:
         self._settings = settings
         self._balancer = balancer
         self._forwarding, self._proxy = forwarding, forwarding.proxy
+        self._input_guards = InputGuards(forwarding.guards)
         self._metrics = metrics
         self._clock = time.monotonic  # the event loop's
         self.ledger = admission.ledger
@@ -433,9 +438,12 @@ class PublicApi:
                 body = without_mark(body)
                 fields = request_fields.parse(body)
             await bodies.let_others_run(body)
-            outgoing = self._call(request, record, body, fields, path, account)
+            destination = self._destined(request, record, body, fields, path)
+            if (checked := await self._input_guards.checked(body, destination.guards, record, account)) is not body:
+                body, fields = checked, request_fields.parse(checked)
+            outgoing = self._call(request, record, body, fields, path, account, destination)
             # From here on only `outgoing` holds the body.
-            del body, fields
+            del body, fields, checked
             record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
             if outgoing.batch and self.jobs:
                 async with self.jobs.slot(outgoing.whose):
@@ -445,15 +453,45 @@ class PublicApi:
     async def _forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
     ) -> web.StreamResponse:
+        guarded = None
+        if outgoing.writes_text and of_stage(outgoing.guards, OUTPUT):
+            stall_s = self._settings.stall_timeout_s
+            guarded = GuardedResponse(self._forwarding.guards, request, outgoing, record, stall_s)
+            request, outgoing = guarded.request, replace(outgoing, watch=guarded)
         forward: Callable[[], Awaitable[web.StreamResponse]] = partial(self._proxy.forward, request, outgoing, record)
         caches = self._caches
         if caches is not None and (call := caches.call_of(request, outgoing, record)) is not None:
             # Before the limits: a kept response takes no tokens from them.
             kept = await caches.find(call, outgoing)
             forward = partial(caches.serve, call, kept, request, outgoing, record)
+        if guarded is not None:
+            forward = partial(guarded.run, forward)
         if outgoing.meter is None or record.identity is None:
             return await forward()
         return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
+
+    def _destined(
+        self,
+        request: web.Request,
+        record: RequestRecord,
+        body: bytes,
+        fields: RequestFields,
+        path: ModelPath | None,
+    ) -> Destination:
+        """Where a request goes. Raises RequestError."""
+        model = path.name if path else fields.model
+        if not model:
+            message = "You must provide a model parameter."
+            raise errors.invalid("missing_required_parameter", message, param="model")
+        if (table := self._balancer.published.current) is None:
+            raise errors.no_table()
+        settings, identity = self._settings, record.identity
+        key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
+        facts = RequestFacts(request, fields, body, identity.name if identity else "")
+        route, way = self._destination(model, record, facts, key)
+        record.model = table.id_of(route)
+        guards = requester.guards_of(request, path, table, route, way.passed, identity)
+        return Destination(model, key, route, way, guards)
 
     def _call(
         self,
@@ -463,18 +501,11 @@ class PublicApi:
         fields: RequestFields,
         path: ModelPath | None,
         account: Account,
+        destination: Destination,
     ) -> UpstreamRequest:
-        model = path.name if path else fields.model
-        if not model:
-            message = "You must provide a model parameter."
-            raise errors.invalid("missing_required_parameter", message, param="model")
-        if self._balancer.published.current is None:
-            raise errors.no_table()
+        model, key, route, way, guards = destination
         record.stream = fields.streams
         settings, identity = self._settings, record.identity
-        key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
-        facts = RequestFacts(request, fields, body, identity.name if identity else "")
-        route, way = self._destination(model, record, facts, key)
         body, fields = _with_sampling(request.path, body, fields, path, way)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
@@ -487,7 +518,6 @@ class PublicApi:
         preferred = match_header_route(route, request.headers) if route.header_routes else ""
         pinned = self._pinned(route, path, fields) if path else ""
         path_qs, body = _with_own_name(request.rel_url.raw_path_qs, body, fields, path, route)
-        record.model = self._balancer.published.current.id_of(route)
         outgoing = UpstreamRequest(
             model,
             key,
@@ -509,6 +539,7 @@ class PublicApi:
             batch=batch,
             responds_as=way.responds_as,
             prompt=requester.prompt_of(request, fields, route, tenant),
+            guards=guards,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:

@@ -10,6 +10,7 @@ from aiohttp import web
 from slipway_contracts.model_routes.spec import PUBLIC, RouteSampling
 
 from ..identity.tenants import KnownTenant
+from ..routing.guards import BoundGuard
 from ..routing.public_names import NO_RULE, NO_TARGET, PublicRoute, choose_target, reachable
 from ..routing.table import Route, RouteTable
 from ..wire import errors, prompts
@@ -66,6 +67,16 @@ class Way(NamedTuple):
     def refusal(self, name: str) -> errors.RequestError:
         """What a client gets that requested a public name, where there is no deployment."""
         return errors.no_rule(name) if self.problem == NO_RULE else errors.no_target(name)
+
+
+class Destination(NamedTuple):
+    """Where a request goes. `model`: as it names it. `key`: its sticky key. `guards`: of its input and its output."""
+
+    model: str
+    key: str
+    route: Route
+    way: Way
+    guards: tuple[BoundGuard, ...] = ()
 
 
 DIRECT = Way()  # of a request that names its deployment

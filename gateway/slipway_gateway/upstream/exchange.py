@@ -15,6 +15,7 @@ from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
 from ..quotas.meter import Meter
 from ..quotas.usage import Usage
+from ..routing.guards import BoundGuard
 from ..routing.router import RouteEndpoint
 from ..wire.isolation import Isolation
 from ..wire.responses import WITHOUT_MODEL, is_text_path
@@ -37,6 +38,14 @@ class Capture(Protocol):
 
     def end(self, usage: Usage | None, now_s: float) -> None:
         """The server has sent the whole response. `now_s`: Unix time."""
+        ...
+
+
+class Watch(Protocol):
+    """What looks at a response between its server and its client."""
+
+    def answered(self, response: "UpstreamResponse") -> None:
+        """A server has begun this response."""
         ...
 
 
@@ -79,6 +88,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     prompt: PromptBlocks | None = None  # where the route prefers endpoints that have seen its beginning
     fallback: str = ""  # which deployment did not answer it and why, where this is sent to another one
     capture: Capture | None = None  # where the response may be kept
+    guards: tuple[BoundGuard, ...] = ()  # of its input and of its output
+    watch: Watch | None = None  # where guards look at its response
     # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False

@@ -16,6 +16,7 @@ from slipway_contracts.api.markers import (
     rule,
 )
 from slipway_contracts.api.types import DURATION, ApiType, Duration, Int32, Time, duration_rule
+from slipway_contracts.guards import Guards
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.accuracy import AccuracySpec
 from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
@@ -117,6 +118,9 @@ class TrafficSpec(ApiType):
     """Time in seconds after which a request without a first byte goes to a fallback. The first byte of a response that
     is no stream comes with its end. Without it a pod that hangs keeps its requests."""
     cache: ResponseCacheSpec | None = None
+    guards: Guards = ()
+    """Checks of requests before the model, and of responses before the client. A change restarts nothing. See
+    docs/guards.md."""
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"

@@ -8,6 +8,7 @@ from functools import lru_cache
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
+from slipway_contracts.guards import Guard
 from slipway_contracts.route_table import LONGEST_TTL_S, InferenceLogSample, ResponseCache
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1 import strategy as strategies
@@ -74,6 +75,7 @@ class Spec:
     fallback: tuple[str, ...] = ()  # names of ModelDeployments of the namespace that answer in place of this one
     first_byte_s: int | None = None  # after so long without a first byte too
     cache: ResponseCache | None = None  # responses that gateways keep; None: none
+    guards: tuple[Guard, ...] = ()  # checks of requests and responses
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
@@ -117,6 +119,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         fallback=tuple(target.name for target in spec.traffic.fallback) if spec.traffic else (),
         first_byte_s=spec.traffic.first_byte_timeout_seconds if spec.traffic else None,
         cache=_response_cache(spec.traffic.cache) if spec.traffic else None,
+        guards=spec.traffic.guards if spec.traffic else (),
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )

@@ -38,6 +38,7 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     table = replace(table, slo=at.spec.slo.levels if at.spec.slo else None, accuracy=accuracy.counting(course, at))
     table = replace(table, prefix_affinity=at.spec.prefix_affinity or None, fallback=at.spec.fallback)
     table = replace(table, first_byte_seconds=at.spec.first_byte_s if at.spec.fallback else None, cache=at.spec.cache)
+    table = replace(table, guards=at.spec.guards)
     templates = _templates(course, at)
     feedback = any(spec.compares_feedback for spec in templates) or None
     predictions = any(spec.compares_predictions for spec in templates) or None
