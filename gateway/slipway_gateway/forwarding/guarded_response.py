@@ -245,7 +245,7 @@ class _GuardedWriter(ResponseCollector):
         try:
             for raw in self._cutter.feed(chunk):
                 self._hold.add(StreamEvent(raw), self._response.now_s)
-            if self._hold.repeats_too_much or not self._count():
+            if self._hold.repeats_too_much or not self._has_room():
                 raise GuardFailed("there is no room for so long a stream")
         except GuardFailed as error:
             await self._open_or_stop(out, str(error), chunk)
@@ -302,7 +302,7 @@ class _GuardedWriter(ResponseCollector):
             await out.write_eof()
         raise _ended(verdict)
 
-    def _count(self) -> bool:
+    def _has_room(self) -> bool:
         """Counts what is held; returns whether there is room for it."""
         more = self._hold.held_characters - self._counted_bytes
         if more < _STEP_BYTES:
