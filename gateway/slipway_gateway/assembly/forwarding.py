@@ -93,7 +93,17 @@ def forwarding_of(
         on_death=crashes.copy_died,
     )
     legs = LegSender(settings, session, copies, endpoints, clock, crashes.copy_died, isolation=isolation)
-    twins = TwinShadows(settings, balancer, metrics, legs, demand.is_busy, is_suspect=crashes.is_suspect, signer=signer)
+    guards = guards_of(settings, balancer, metrics, session)
+    twins = TwinShadows(
+        settings,
+        balancer,
+        metrics,
+        legs,
+        demand.is_busy,
+        is_suspect=crashes.is_suspect,
+        signer=signer,
+        checks=guards,
+    )
     feedback = FeedbackTokens(settings.tenant_keys_file)
     events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
     relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
@@ -108,7 +118,6 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    guards = guards_of(settings, balancer, metrics, session)
     return Forwarding(
         proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, guards
     )

@@ -45,6 +45,7 @@ def why_python(route: Route) -> str:
         "prefix_affinity": route.prefix_affinity,
         "fallback": bool(route.fallback),
         "cache": route.cache is not None,
+        "guards": bool(route.guards),
     }
     return next((reason for reason, holds in needs.items() if holds), "")
 

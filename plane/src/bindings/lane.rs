@@ -35,7 +35,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 18] = [
+const REASONS: [&str; 19] = [
     "",
     "tenants",
     "recount",
@@ -53,6 +53,7 @@ const REASONS: [&str; 18] = [
     "prefix_affinity",
     "fallback",
     "cache",
+    "guards",
     "model_route",
 ];
 
