@@ -38,6 +38,8 @@ SIDE = {
         "non_finite": 0,
         "invalid_json": 0,
         "hung": 0,
+        "blocked": 0,
+        "redacted": 0,
         "bad": 3,
     },
     "slow": {"ttft": {"b<4k,stream": [95, 20, 5]}, "itl": {}, "e2e": {}},

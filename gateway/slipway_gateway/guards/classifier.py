@@ -22,7 +22,7 @@ MAX_RESPONSE_BYTES = 256 << 10
 
 
 class _Prediction(msgspec.Struct):
-    prediction: Any = None
+    prediction: Any
     confidence: float | None = None
 
 
