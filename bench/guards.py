@@ -1,4 +1,4 @@
-"""What an empty webhook adds to a request, beside the webhook's own time: p50 and p99, before the model, after it, and of streams.
+"""What an empty webhook adds to a request beside the webhook's own time, and to the CPU time of gateway and client.
 
 python -m bench.guards        (half a minute; QUICK=1: some seconds)
 """
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -48,7 +49,9 @@ async def serve() -> None:
 async def servers() -> AsyncIterator[list[str]]:
     """URLs of a model server, one that streams, and a webhook."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.guards", "serve", stdin=pipe, stdout=pipe)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.guards", "serve", stdin=pipe, stdout=pipe
+    )
     assert process.stdout and process.stdin
     try:
         yield [f"http://127.0.0.1:{port}" for port in json.loads(await process.stdout.readline())]
@@ -81,12 +84,16 @@ async def measured(gate: Gateway, urls: list[str], client: aiohttp.ClientSession
              ("a stream of 40 tokens", streams, ["Output"], True))  # fmt: skip
     for name, url, stages, stream in cases:
         found: dict[str, list[float]] = {"plain": [], "guarded": [], "webhook": []}
+        cpu_s = dict.fromkeys(found, 0.0)
         for _ in range(4):  # in turns, so that other work of the machine is in all of them
             for kind, guards in (("plain", []), ("guarded", [guard(hook, stages)])):
                 gate.balancer.publish(guarded(guards, ("r1", 100, [url])) if guards else table(1, ("r1", 100, [url])))
-                found[kind] += await seconds(lambda: gate.post(chat("hello", stream=stream), CHAT), REQUESTS // 4)
+                send, began_s = partial(gate.post, chat("hello", stream=stream), CHAT), time.process_time()
+                found[kind] += await seconds(send, REQUESTS // 4)
+                cpu_s[kind] += time.process_time() - began_s
             found["webhook"] += await seconds(direct, REQUESTS // 4)
         row: dict[str, Any] = {"case": name}
+        row["added_cpu_ms"] = round(1000 * (cpu_s["guarded"] - cpu_s["plain"]) / REQUESTS / 1.1, 2)
         for share in (0.5, 0.99):
             plain, with_guard, own = (1000 * quantile(found[kind], share) for kind in ("plain", "guarded", "webhook"))
             at = f"p{share * 100:.0f}"

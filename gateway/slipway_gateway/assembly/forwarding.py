@@ -118,9 +118,7 @@ def forwarding_of(
         feedback=feedback,
         inference_log=inference_log,
     )
-    return Forwarding(
-        proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, guards
-    )
+    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, guards)
 
 
 def guards_of(

@@ -52,9 +52,7 @@ class GuardedResponse:
         self._first_byte_s = 0.0
         self._clock = asyncio.get_running_loop().time
         windows = [one.guard.window for one in self._guards]
-        hold = HoldBack(
-            max(window.tokens for window in windows), max(window.milliseconds for window in windows) / 1000
-        )
+        hold = HoldBack(max(window.tokens for window in windows), max(window.milliseconds for window in windows) / 1000)
         self._writer = _GuardedWriter(self, hold)
         self.request = with_writer(request, self._writer)
 

@@ -95,9 +95,7 @@ class GuardChecks:
             self._logged[about] = now_s
             log.warning("a guard decided nothing: %s", failure, extra={"guard": bound.guard.name, "owner": bound.owner})
 
-    async def _bounded(
-        self, bound: BoundGuard, subject: Subject, texts: Mapping[str, str], client: str
-    ) -> Verdict:
+    async def _bounded(self, bound: BoundGuard, subject: Subject, texts: Mapping[str, str], client: str) -> Verdict:
         """Raises GuardFailed, TimeoutError."""
         if reason := self._places.take(client):
             whose = "this client's calls of guards are at their share" if reason == SHARE else "no call is free"
@@ -155,4 +153,3 @@ def _together(results: Collection[tuple[BoundGuard, Verdict | GuardFailed]]) -> 
         if isinstance(failure, GuardFailed) and bound.guard.fails_closed:
             return StageVerdict(bound.guard.name, failed=str(failure))
     return StageVerdict(spans=joined(verdict for _, verdict in verdicts))
-

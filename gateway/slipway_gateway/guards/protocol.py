@@ -6,6 +6,7 @@ compared with the texts that the guard got.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
@@ -113,7 +114,7 @@ def _checked(spans: Sequence[_Span], texts: Mapping[str, str]) -> dict[str, tupl
 
 def _in_order(spans: list[Span]) -> tuple[Span, ...]:
     spans.sort(key=lambda one: one.start)
-    if any(after.start < before.end for before, after in zip(spans, spans[1:], strict=False)):
+    if any(after.start < before.end for before, after in pairwise(spans)):
         raise GuardFailed("its response has spans that overlap")
     return tuple(spans)
 

@@ -201,4 +201,3 @@ def _walk(
         for name in value:
             if name not in _NO_TEXT:
                 yield from _walk(value, name, f"{path}.{name}", (*channel, name), depth + 1)
-

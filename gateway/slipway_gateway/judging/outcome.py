@@ -76,8 +76,23 @@ class OutcomeRecorder:
     """
 
     __slots__ = (
-        "_awaited", "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
-        "_silent_since_s", "_streams", "_tail", "_marks", "on_mark", "on_prediction", "origin", "outcome",
+        "_awaited",
+        "_begun_s",
+        "_cut",
+        "_events",
+        "_first_s",
+        "_last_s",
+        "_marks",
+        "_on_end",
+        "_on_outcome",
+        "_patience_s",
+        "_silent_since_s",
+        "_streams",
+        "_tail",
+        "on_mark",
+        "on_prediction",
+        "origin",
+        "outcome",
     )  # fmt: skip
 
     def __init__(

@@ -53,7 +53,16 @@ from .cors import Cors
 from .guarded_input import InputGuards
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
-from .model_routes import DIRECT, Destination, RequestFacts, Way, described_public, follow_rules, may_request, requestable
+from .model_routes import (
+    DIRECT,
+    Destination,
+    RequestFacts,
+    Way,
+    described_public,
+    follow_rules,
+    may_request,
+    requestable,
+)
 from .tenants_report import report
 from .visible import described, listed, may_use
 

@@ -19,7 +19,10 @@ AddressInfo = tuple[int, int, int, str, tuple[object, ...]]
 
 
 class ConnectionGuard:
-    """The guard of one call, or of one session. `check`: returns why the call may not connect to an address and port; empty: it may."""
+    """The guard of one call, or of one session.
+
+    `check`: returns why a call may not connect to an address and port; empty: it may.
+    """
 
     def __init__(self, check: Callable[[str, int], str]) -> None:
         self._check = check

@@ -25,8 +25,7 @@ async def until_ready(pool: FinderPool, builtin: GuardBuiltin) -> None:
     """Waits until the processes of a pool have loaded what they need."""
     pool.prepare(builtin)
     async with asyncio.timeout(110):
-        while pool._loading:
-            await asyncio.sleep(0.05)
+        await asyncio.gather(*pool._loading)
 
 
 @needs_re2
@@ -84,7 +83,10 @@ async def test_personal_data_is_found_without_a_download() -> None:
         await until_ready(pool, builtin)
         text = "Write to anna@example.com or pay by 4111 1111 1111 1111."
         verdict = await pool.verdict(builtin, {"x": text})
-        assert [text[span.start : span.end] for span in verdict.spans["x"]] == ["anna@example.com", "4111 1111 1111 1111"]
+        assert [text[span.start : span.end] for span in verdict.spans["x"]] == [
+            "anna@example.com",
+            "4111 1111 1111 1111",
+        ]
         with pytest.raises(GuardFailed, match="no entity SHOE_SIZE"):
             await pool.verdict(GuardBuiltin(pii=GuardPii(("SHOE_SIZE",))), {"x": text})
     finally:
@@ -118,5 +120,3 @@ async def test_a_process_that_takes_too_long_is_replaced() -> None:
         assert pool._workers[0].process is not process and process.returncode is not None
     finally:
         await pool.close()
-
-

@@ -333,8 +333,6 @@ async def hooks() -> AsyncIterator[tuple[Webhook, str]]:
 async def test_guards_of_the_tenant_come_to_those_of_the_route(hooks: tuple[Webhook, str]) -> None:
     hook, url = hooks
     key = make_key()
-    from dataclasses import replace
-
     known = replace(tenant("team", key), guards=(guard(url, ["Input"], name="of-tenant"),))
     async with guarded_gateway(replying("x"), Webhook(), ["Output"], tenants=[known]) as (gate, _, webhook):
         status, refused, _ = await post(gate, chat("VETO"), headers=bearer(key))

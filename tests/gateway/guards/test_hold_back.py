@@ -19,7 +19,7 @@ MARK = "#"  # the replacement, which no text has
 
 @dataclass(frozen=True)
 class Stream:
-    """`tokens`: of each choice. `gaps_s`: before each event. `secrets`: what the guard looks for; `vetoes`: it blocks."""
+    """`tokens`: of each choice. `gaps_s`: before each event. `secrets`: what the guard finds; `vetoes`: it blocks."""
 
     tokens: tuple[tuple[str, ...], ...]
     gaps_s: tuple[float, ...]
