@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_contracts.api.markers import CelRule, ListMap, ListSet, OneOf, rule
+from slipway_contracts.api.markers import CelRule, ListMap, ListSet, OneOf, required, rule
 from slipway_contracts.api.types import Int32, strict
 
 INPUT, OUTPUT = STAGES = ("Input", "Output")
@@ -23,6 +23,7 @@ _Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-
 _File = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$")]
 
 
+@required("name")
 @strict
 @dataclass(frozen=True, slots=True)
 class GuardSecretRef:
@@ -31,9 +32,10 @@ class GuardSecretRef:
     name: _File
     """Name of the Secret, as in gateway.guards.secrets of the chart."""
     key: _File = "token"
-    """Key in the Secret. Its value is sent as Authorization: Bearer."""
+    """Key in the Secret, whose value is sent as Authorization: Bearer. Default is token."""
 
 
+@required("url")
 @strict
 @dataclass(frozen=True, slots=True)
 class GuardWebhook:
@@ -44,6 +46,7 @@ class GuardWebhook:
     secret_ref: GuardSecretRef | None = None
 
 
+@required("name", "block_labels")
 @strict
 @dataclass(frozen=True, slots=True)
 class GuardDeployment:
@@ -58,9 +61,11 @@ class GuardDeployment:
     ]
     """Labels that block. A text with any other label is allowed."""
     min_confidence: Annotated[Int32, Field(ge=0, le=100)] = 0
-    """Percent of confidence from which such a label blocks. A prediction without a confidence blocks."""
+    """Percent of confidence from which such a label blocks. A prediction without a confidence blocks. Default
+    is 0."""
 
 
+@required("entities")
 @strict
 @dataclass(frozen=True, slots=True)
 class GuardPii:
@@ -73,9 +78,9 @@ class GuardPii:
     ]
     """Entities by Presidio's names, such as EMAIL_ADDRESS, PHONE_NUMBER, CREDIT_CARD and IBAN_CODE."""
     min_score: Annotated[Int32, Field(ge=0, le=100)] = 40
-    """Percent of Presidio's score from which a text is an entity."""
+    """Percent of Presidio's score from which a text is an entity. Default is 40."""
     language: Annotated[str, Field(pattern=r"^[a-z]{2}$")] = "en"
-    """Language of the texts."""
+    """Language of the texts. Default is en."""
 
 
 @rule(
@@ -96,9 +101,9 @@ class GuardBuiltin:
     """Regular expressions in RE2's syntax, whose time is linear in the text."""
     pii: GuardPii | None = None
     action: Annotated[str, OneOf((REDACT, BLOCK))] = REDACT
-    """Redact replaces what was found, Block refuses the text."""
+    """Redact, the default, replaces what was found. Block refuses the text."""
     replacement: Annotated[str, Field(max_length=64)] = "[REDACTED]"
-    """Text in its place."""
+    """Text in its place. Default is [REDACTED]."""
 
 
 @strict
@@ -107,18 +112,19 @@ class GuardWindow:
     """How much of a stream is held back until guards have seen it. What is found within half of it is never shown."""
 
     tokens: Annotated[Int32, Field(ge=2, le=MOST_WINDOW_TOKENS)] = 32
-    """Most tokens that are held."""
+    """Most tokens that are held. Default is 32."""
     milliseconds: Annotated[Int32, Field(ge=20, le=MOST_WINDOW_MS)] = 500
-    """Longest time for which a token is held, besides that of the guards."""
+    """Longest time for which a token is held, besides that of the guards. Default is 500."""
 
 
 @rule(
     "[has(self.webhook), has(self.deployment), has(self.builtin)].filter(given, given).size() == 1",
     "a guard is one of webhook, deployment and builtin: write exactly one of them",
 )
+@required("name", "stages")
 @strict
 @dataclass(frozen=True, slots=True)
-class Guard:
+class GuardSpec:
     """Check of what goes to the model, and of what comes from it."""
 
     name: _Name
@@ -134,9 +140,9 @@ class Guard:
     builtin: GuardBuiltin | None = None
     failure_policy: Annotated[str, OneOf((FAIL, IGNORE))] = FAIL
     """What happens where the guard does not decide, because it is away, slow or returns something else than its
-    protocol has. Fail refuses the request with status 503, Ignore lets it pass."""
+    protocol has. Fail, the default, refuses the request with status 503. Ignore lets it pass."""
     timeout_milliseconds: Annotated[Int32, Field(ge=1, le=LONGEST_TIMEOUT_MS)] = 500
-    """Time for one decision."""
+    """Time for one decision. Default is 500."""
     window: GuardWindow = GuardWindow()
 
     @property
@@ -146,13 +152,13 @@ class Guard:
 
 
 Guards = Annotated[
-    tuple[Guard, ...],
+    tuple[GuardSpec, ...],
     Field(max_length=MOST_GUARDS),
     ListMap("name"),
 ]
 # Of a resource without a namespace, or of another one than its target's.
 GuardsWithoutDeployments = Annotated[
-    tuple[Guard, ...],
+    tuple[GuardSpec, ...],
     Field(max_length=MOST_GUARDS),
     ListMap("name"),
     CelRule(
@@ -162,7 +168,7 @@ GuardsWithoutDeployments = Annotated[
 ]
 
 
-def guards_refusal(guards: Collection[Guard], *, deployments: bool = True) -> str:
+def guards_refusal(guards: Collection[GuardSpec], *, deployments: bool = True) -> str:
     """What is wrong with guards that no API server has checked, with the path of the field; empty: nothing.
 
     `deployments`: whether one may be a ModelDeployment.
@@ -170,7 +176,7 @@ def guards_refusal(guards: Collection[Guard], *, deployments: bool = True) -> st
     return next(_refusals(guards, deployments), "")
 
 
-def _refusals(guards: Collection[Guard], deployments: bool) -> Iterator[str]:
+def _refusals(guards: Collection[GuardSpec], deployments: bool) -> Iterator[str]:
     if len({guard.name for guard in guards}) < len(guards):
         yield "guards: two have the same name"
     for number, guard in enumerate(guards):

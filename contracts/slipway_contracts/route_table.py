@@ -15,7 +15,7 @@ from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.types import Int32, Int64, strict
 from slipway_contracts.api.writing import to_json
-from slipway_contracts.guards import Guard, guards_refusal
+from slipway_contracts.guards import GuardSpec, guards_refusal
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow, outside, shadow_refusal, tolerance_refusals
 
@@ -153,7 +153,7 @@ class Traffic:
     """Seconds after which a request without a first byte goes to one of these. If absent, none does for that reason."""
     accuracy: AccuracyCounting | None = None
     cache: ResponseCache | None = None
-    guards: Annotated[tuple[Guard, ...], AtMost(8)] = ()
+    guards: Annotated[tuple[GuardSpec, ...], AtMost(8)] = ()
     """Checks of requests and responses."""
 
     def __post_init__(self) -> None:
@@ -202,7 +202,7 @@ class Routed(Protocol):
     @property
     def first_byte_seconds(self) -> int | None: ...
     @property
-    def guards(self) -> tuple[Guard, ...]: ...
+    def guards(self) -> tuple[GuardSpec, ...]: ...
 
 
 def refusal(table: Routed) -> str:

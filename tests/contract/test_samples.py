@@ -208,7 +208,11 @@ def test_the_operator_reads_what_a_gateway_of_the_last_release_reports() -> None
     recorded = json.loads(RECORDED.read_bytes())
     bounds = read_bounds({kind: list(upper) for kind, upper in BOUNDS.items()})
     (counts,) = read(recorded, bounds)
-    assert (counts,) == read(counted(), bounds)
+    (now,) = read(counted(), bounds)
+    for events in (*(one.events for one in now.revisions.values()), *(one.events for one in now.twins.values())):
+        for kind in ("blocked", "redacted"):  # which the last release does not count
+            events.pop(kind)
+    assert counts == now
     canary, twins = counts.revisions["9d04aa31c2"], counts.twins["9d04aa31c2"]
     assert (canary.assigned, canary.units, canary.rated, canary.wrong) == (1, 1, 1, 1)
     assert canary.events["bad"] == sum(canary.predictions.bins) == sum(canary.slow["itl"]["b<4k,stream"]) == 1

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from slipway_contracts.guards import Guard
+from slipway_contracts.guards import GuardSpec
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.periods import day_begin
 from slipway_gateway.quotas.policy import Budget, Policy
@@ -346,7 +346,7 @@ async def test_while_the_server_of_limits_is_away_its_tenants_are_pythons() -> N
 
 
 async def test_a_tenant_with_guards_is_pythons_and_others_are_not() -> None:
-    guards = (Guard("words", ("Output",), failure_policy="Ignore"),)
+    guards = (GuardSpec("words", ("Output",), failure_policy="Ignore"),)
     known = replace(tenant(Limits(), name="guarded"), guards=guards), tenant(Limits(), key=OTHER, name="plain")
     async with lanes(*known, planes=("required",)) as ((gate,), _):
         for key in (KEY, OTHER):

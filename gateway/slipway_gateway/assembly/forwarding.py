@@ -7,7 +7,6 @@ from dataclasses import fields
 import aiohttp
 
 from slipway_process.network.listed_hosts import ListedHosts
-from slipway_process.places import Places
 
 from ..balancing.failsafe import CutOffRule
 from ..balancing.failsafe_state import FailsafeSettings
@@ -69,14 +68,7 @@ def forwarding_of(
     metrics.remembered.set_function(lambda: memory.size_bytes)
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
-    processor = ProcessorUse(clock, time.thread_time, processor_limit())
-    demand = ClientDemand(
-        lambda route: retries.is_awaited(namespace_of(route)),
-        limits,
-        processor,
-        most_running=settings.max_inflight // 2,
-        most_percentage=settings.mirror_max_cpu_percentage,
-    )
+    demand = _demand(settings, retries, limits, clock)
     copies = MirrorMemory(budget.open(""), settings.mirror_max_bytes)
     endpoints = MirrorEndpoints(balancer.in_flight, clock)
     queue = MirrorQueue(
@@ -121,6 +113,18 @@ def forwarding_of(
     return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log, crashes, signer, events, guards)
 
 
+def _demand(
+    settings: GatewaySettings, retries: Retries, limits: TimeLimits, clock: Callable[[], float]
+) -> ClientDemand:
+    return ClientDemand(
+        lambda route: retries.is_awaited(namespace_of(route)),
+        limits,
+        ProcessorUse(clock, time.thread_time, processor_limit()),
+        most_running=settings.max_inflight // 2,
+        most_percentage=settings.mirror_max_cpu_percentage,
+    )
+
+
 def guards_of(
     settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, session: aiohttp.ClientSession
 ) -> GuardChecks:
@@ -131,10 +135,11 @@ def guards_of(
         webhooks,
         ClassifierClient(session, balancer),
         FinderPool(settings.guard_processes),
-        Places(most, settings.max_client_percentage),
         balancer,
         metrics,
         time.monotonic,
+        most=most,
+        percentage=settings.max_client_percentage,
     )
 
 

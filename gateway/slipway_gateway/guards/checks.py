@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from slipway_contracts.guards import Guard
+from slipway_contracts.guards import GuardSpec
 from slipway_process.places import SHARE, Places
 
 from ..balancing.load_balancer import LoadBalancer
@@ -26,20 +26,26 @@ _LOG_EVERY_S, _MOST_LOGGED = 10.0, 1024
 
 
 class GuardChecks:
-    """The guards of all requests of one gateway. `places`: calls at the same time, with a share for each client."""
+    """The guards of all requests of one gateway.
+
+    `most`: calls at the same time. `percentage`: of them, what one client may have while it is alone.
+    """
 
     def __init__(
         self,
         webhooks: WebhookClient,
         classifiers: ClassifierClient,
         finders: FinderPool,
-        places: Places,
         balancer: LoadBalancer,
         metrics: GatewayMetrics,
         clock: Callable[[], float],
+        *,
+        most: int,
+        percentage: int,
     ) -> None:
         self._webhooks, self._classifiers, self._finders = webhooks, classifiers, finders
-        self._places, self._balancer, self._metrics, self._clock = places, balancer, metrics, clock
+        self._balancer, self._metrics, self._clock = balancer, metrics, clock
+        self._places = Places(most, percentage)
         self._logged: dict[tuple[str, str], float] = {}  # when the last failure of a guard was logged
 
     async def check(
@@ -134,7 +140,7 @@ class GuardChecks:
         await self._finders.close()
 
 
-def _guards_in(table: RouteTable) -> Iterator[Guard]:
+def _guards_in(table: RouteTable) -> Iterator[GuardSpec]:
     lists = (*(one.guards for one in table.routes.values()), *(one.spec.guards for one in table.model_routes.values()))
     return (guard for guards in lists for guard in guards)
 

@@ -174,6 +174,12 @@ def _bounded(body: Body) -> Body:
     characters = sum(len(part.text) for part in body.parts)
     if len(body.parts) > MAX_TEXTS or characters > MAX_TEXT_CHARACTERS:
         raise GuardFailed(f"guards look at {MAX_TEXTS} texts with {MAX_TEXT_CHARACTERS} characters at most")
+    # Names of members may have dots and brackets: two texts with one path would hide one of them.
+    known: set[str] = set()
+    for place, part in enumerate(body.parts):
+        if part.path in known:
+            part.path = f"{part.path}#{place}"
+        known.add(part.path)
     return body
 
 

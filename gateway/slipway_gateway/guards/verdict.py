@@ -69,7 +69,8 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 def redacted(text: str, spans: Iterable[Span]) -> str:
     """The text with its spans replaced. `spans`: in order and without overlaps."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     for span in spans:
         parts += (text[at : span.start], span.replacement)
         at = span.end

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
 from slipway_contracts.guards import BLOCK, GuardBuiltin
+from slipway_process.environment import for_isolated
 
 from .finder import MAX_MESSAGE_BYTES, Look, Result
 from .protocol import GuardFailed
@@ -20,6 +21,7 @@ _LOAD_S = 120.0  # for loading what calls need
 # Some recognizers load what they need when they first look at a text.
 _SAMPLE = "Call +1 212 555 0187 or write to anna@example.com about card 4111 1111 1111 1111."
 _RETRY_S = 1.0
+_ROOT = Path(__file__).resolve().parents[2]  # where the gateway's package is
 _RESULT = msgspec.json.Decoder(Result)
 
 
@@ -61,8 +63,6 @@ class _Worker:
 
 
 async def _started() -> asyncio.subprocess.Process:
-    # It gets no secret of the gateway's: only what finds the interpreter and its packages.
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "HOME", "LANG")}
     try:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -70,7 +70,7 @@ async def _started() -> asyncio.subprocess.Process:
             "slipway_gateway.guards.finder",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=kept,
+            env=for_isolated(1, _ROOT),
         )
     except OSError as error:
         raise GuardFailed(f"its process does not start: {error.strerror}") from None

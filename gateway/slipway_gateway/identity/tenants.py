@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
 from slipway_contracts.api.reading import encoded, read
-from slipway_contracts.guards import Guard, guards_refusal
+from slipway_contracts.guards import GuardSpec, guards_refusal
 from slipway_contracts.tenants import TenantPrice, TenantSpec
 
 from ..quotas.policy import Budget, Policy
@@ -61,7 +61,7 @@ class KnownTenant:
     service_accounts: tuple[str, ...] = ()  # their user names
     certificates: tuple[str, ...] = ()  # names in them, as `certificates.key_of` has them
     content_capture: str = ""  # who may get contents of its requests
-    guards: tuple[Guard, ...] = ()  # checks of its requests, and of the responses to them
+    guards: tuple[GuardSpec, ...] = ()  # checks of its requests, and of the responses to them
 
     def may_use(self, names: Iterable[str]) -> bool:
         """Whether the tenant may use a model with these names: `namespace/name`, and the short one if it has that."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from slipway_contracts.guards import OUTPUT, Guard
+from slipway_contracts.guards import OUTPUT, GuardSpec
 
 from .table import Route, RouteTable, namespace_of
 
@@ -11,7 +11,7 @@ from .table import Route, RouteTable, namespace_of
 class BoundGuard(NamedTuple):
     """A guard and whose it is. `owner`: kind and name of the resource. `namespace`: of it; empty for a Tenant."""
 
-    guard: Guard
+    guard: GuardSpec
     owner: str
     namespace: str = ""
 
@@ -21,12 +21,12 @@ class BoundGuard(NamedTuple):
 
 
 def guards_of(
-    table: RouteTable, route: Route, passed: Iterable[str], tenant: str, of_tenant: Iterable[Guard]
+    table: RouteTable, route: Route, passed: Iterable[str], tenant: str, of_tenant: Iterable[GuardSpec]
 ) -> tuple[BoundGuard, ...]:
     """The guards of a request, in the order in which they come before each other.
 
     `passed`: ModelRoutes on its way. `tenant`: the name of its Tenant. Deployments that may answer in place of the
-    route's own have their guards asked too: what one of them would not let pass must not come by a detour.
+    route's own have their guards called too: what one of them would not let pass must not come by a detour.
     """
     found = [BoundGuard(guard, f"Tenant/{tenant}") for guard in of_tenant]
     found += _of_model_routes(table, passed)

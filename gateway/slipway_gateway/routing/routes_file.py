@@ -14,7 +14,7 @@ import yaml
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.reading import UnreadableObject, read_text
 from slipway_contracts.api.types import strict
-from slipway_contracts.guards import Guard
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.model_routes.references import chain_problem, refs_of
 from slipway_contracts.model_routes.spec import DEPLOYMENT, ModelRouteSpec
 from slipway_contracts.model_routes.spec import refusal as refusal_of_route
@@ -55,7 +55,7 @@ class FileModel:
     fallback: Annotated[tuple[str, ...], AtMost(4)] = ()
     first_byte_seconds: int | None = None
     cache: ResponseCache | None = None
-    guards: Annotated[tuple[Guard, ...], AtMost(8)] = ()
+    guards: Annotated[tuple[GuardSpec, ...], AtMost(8)] = ()
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 

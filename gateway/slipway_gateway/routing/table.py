@@ -8,7 +8,7 @@ import msgspec
 
 from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
-from slipway_contracts.guards import Guard
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.route_table import (
     Backend,
     HeaderRoute,
@@ -78,7 +78,7 @@ class Route:
     first_byte_seconds: int | None = None  # so long without a first byte counts as that it cannot
     accuracy: AccuracyCounting | None = None  # which labels and predictions are counted for as long as it serves
     cache: ResponseCache | None = None  # responses that are kept; None: none
-    guards: tuple[Guard, ...] = ()  # checks of requests and responses
+    guards: tuple[GuardSpec, ...] = ()  # checks of requests and responses
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from slipway_contracts.guards import Guard, GuardDeployment
+from slipway_contracts.guards import GuardDeployment, GuardSpec
 from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 from testkit import ROOT
 from tests.predict.conftest import PREDICT
@@ -16,7 +16,7 @@ from .test_guarded_requests import post
 from .webhooks import chat, replying
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-GUARD = Guard(
+GUARD = GuardSpec(
     "injection", ("Input",), deployment=GuardDeployment("prompt-guard", ("injection",), 80), timeout_milliseconds=5000
 )
 

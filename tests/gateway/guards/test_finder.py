@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from slipway_contracts.guards import Guard, GuardBuiltin, GuardPii
+from slipway_contracts.guards import GuardBuiltin, GuardPii, GuardSpec
 from slipway_gateway.guards import finder
 from slipway_gateway.guards.protocol import GuardFailed
 from slipway_gateway.guards.verdict import BLOCKED, Span
@@ -95,7 +95,9 @@ async def test_personal_data_is_found_without_a_download() -> None:
 
 @pytest.mark.skipif(not NO_PRESIDIO, reason="presidio-analyzer is installed")
 async def test_without_presidio_the_guard_says_so_and_lets_nothing_pass() -> None:
-    pii = Guard("pii", ("Input",), builtin=GuardBuiltin(pii=GuardPii(("EMAIL_ADDRESS",))), timeout_milliseconds=9000)
+    pii = GuardSpec(
+        "pii", ("Input",), builtin=GuardBuiltin(pii=GuardPii(("EMAIL_ADDRESS",))), timeout_milliseconds=9000
+    )
     async with upstream(replying("x")) as server, gateway() as gate:
         pool = gate.edge._forwarding.guards._finders
         assert pii.builtin is not None

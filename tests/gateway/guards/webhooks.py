@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from slipway_contracts.guards import Guard, GuardWebhook, GuardWindow
+from slipway_contracts.guards import GuardSpec, GuardWebhook, GuardWindow
 from slipway_gateway.guards.webhook import GuardSecrets, WebhookClient
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.routing.table import RouteTable
@@ -60,14 +60,14 @@ class Webhook:
         return [text["text"] for call in self.calls for text in call["texts"]]
 
 
-def guard(url: str, stages: Iterable[str] = BOTH, **fields: Any) -> Guard:
+def guard(url: str, stages: Iterable[str] = BOTH, **fields: Any) -> GuardSpec:
     """A guard with a webhook at the port of `url`."""
     webhook = GuardWebhook(f"http://{HOST}:{url.rpartition(':')[2]}/guard", fields.pop("secret_ref", None))
     fields.setdefault("window", GuardWindow(8, 200))
-    return Guard(fields.pop("name", "words"), tuple(stages), webhook=webhook, timeout_milliseconds=2000, **fields)
+    return GuardSpec(fields.pop("name", "words"), tuple(stages), webhook=webhook, timeout_milliseconds=2000, **fields)
 
 
-def guarded(guards: Iterable[Guard], *revisions: tuple[str, int, list[str]], **changes: Any) -> RouteTable:
+def guarded(guards: Iterable[GuardSpec], *revisions: tuple[str, int, list[str]], **changes: Any) -> RouteTable:
     """A table whose only route has these guards."""
     shown = table(1, *revisions)
     (route,) = shown.routes.values()

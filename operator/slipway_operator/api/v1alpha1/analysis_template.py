@@ -300,7 +300,8 @@ class TemplateMetric(ApiType):
         "self.metrics.all(m, !has(m.kind) || m.kind != 'PairedEvent' || has(m.maxExtra) || has(m.maxSlowdown) || "
         "has(m.maxDisagreement) || (has(m.dryRun) && m.dryRun) || (has(m.event) && !(m.event in ['TruncatedAnswer', "
         "'RedactedAnswer', 'TokensFlip', 'LowerScore']) && self.metrics.exists(one, has(one.kind) && "
-        "one.kind == 'PairedEvent' && has(one.event) && one.event == 'BadResponse' && has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
+        "one.kind == 'PairedEvent' && has(one.event) && one.event == 'BadResponse' && has(one.maxExtra) && "
+        "!(has(one.dryRun) && one.dryRun))))"
     ),
     (
         "a metric of kind PairedEvent could never pass: give it maxExtra, or give one of event: BadResponse maxExtra, "

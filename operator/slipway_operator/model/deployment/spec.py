@@ -8,7 +8,7 @@ from functools import lru_cache
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
-from slipway_contracts.guards import Guard
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.route_table import LONGEST_TTL_S, InferenceLogSample, ResponseCache
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1 import strategy as strategies
@@ -75,7 +75,7 @@ class Spec:
     fallback: tuple[str, ...] = ()  # names of ModelDeployments of the namespace that answer in place of this one
     first_byte_s: int | None = None  # after so long without a first byte too
     cache: ResponseCache | None = None  # responses that gateways keep; None: none
-    guards: tuple[Guard, ...] = ()  # checks of requests and responses
+    guards: tuple[GuardSpec, ...] = ()  # checks of requests and responses
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
