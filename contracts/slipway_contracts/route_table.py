@@ -15,6 +15,7 @@ from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.types import Int32, Int64, strict
 from slipway_contracts.api.writing import to_json
+from slipway_contracts.guards import GuardSpec, guards_refusal
 from slipway_contracts.resilience import (
     CircuitBreaker,
     Degradation,
@@ -167,6 +168,8 @@ class Traffic:
     circuit_breaker: CircuitBreaker | None = None
     retry_budget: RetryBudget | None = None
     degradation: Degradation | None = None
+    guards: Annotated[tuple[GuardSpec, ...], AtMost(8)] = ()
+    """Checks of requests and responses."""
 
     def __post_init__(self) -> None:
         if self.accuracy == AccuracyCounting():  # nothing of it would be written: it is the same as none
@@ -219,6 +222,8 @@ class Routed(Protocol):
     def retry_budget(self) -> RetryBudget | None: ...
     @property
     def degradation(self) -> Degradation | None: ...
+    @property
+    def guards(self) -> tuple[GuardSpec, ...]: ...
 
 
 def refusal(table: Routed) -> str:
@@ -254,3 +259,4 @@ def _refusals(table: Routed) -> Iterator[str]:
     yield from breaker_refusals(table.circuit_breaker)
     yield from budget_refusals(table.retry_budget)
     yield from degradation_refusals(table.degradation)
+    yield guards_refusal(table.guards)

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from slipway_contracts.api.markers import ListMap, ListSet, OneOf, rule
 from slipway_contracts.api.types import ApiType, Int32, Int64, Time
+from slipway_contracts.guards import GuardsWithoutDeployments
 
 # Values of contentCapture: who may get contents of the tenant's requests. With any other value no one may.
 SCORERS, INFERENCE_LOG, ALL = "Scorers", "InferenceLog", "All"
@@ -198,6 +199,8 @@ class TenantSpec(ApiType):
     """Who may get contents of the tenant's requests. Scorers: those of AnalysisTemplates whose hosts gateways list, for
     requests that a twin shadow copies. InferenceLog: the inference log of the gateways, for ModelDeployments with
     spec.traffic.inferenceLog. All: both."""
+    guards: GuardsWithoutDeployments = ()
+    """Checks of the tenant's requests and of the responses to them, whatever the model is."""
 
 
 class TenantReport(msgspec.Struct):

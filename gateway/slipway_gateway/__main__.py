@@ -213,8 +213,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         )
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
-        tasks, stop = _supervisor(metrics)
-        token = OperatorToken(settings.operator_token_file)
+        (tasks, stop), token = _supervisor(metrics), OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, tables.source, incarnation, token, tables.last, tasks=tasks)
         admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
@@ -233,6 +232,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 "collector": (collector.collect_when_grown, OnFailure.SHOW),  # without it and these a gateway serves
                 "gateways": (gateways_watch(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
+                "guards": (forwarding.guards.run, OnFailure.SHOW),
                 "probes": (forwarding.twins.run if settings.twin_max_inflight else None, OnFailure.SHOW),
                 "grpc-connections": (grpc_port.run if grpc_port else None, OnFailure.SHOW),
             },
@@ -244,7 +244,8 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await tasks.close()
             await issuers.close()
             await ledger.close_down()
-            await _close(experiments, *shared.stores, access_log, inference_log, traces, forwarding.external)
+            stores = (*shared.stores, access_log, inference_log, traces)
+            await _close(experiments, *stores, forwarding.external, forwarding.guards)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

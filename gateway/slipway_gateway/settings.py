@@ -83,7 +83,7 @@ def _redis_url(url: SecretStr) -> SecretStr:
     return url
 
 
-def _scorer_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     return parse_hosts(hosts)
 
 
@@ -133,7 +133,7 @@ class GatewaySettings(ProcessSettings):
         "",
         description="URL that gets these lines by POST, as application/x-ndjson; its host is one of --exposure-hosts",
     )
-    exposure_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
+    exposure_hosts: Annotated[Names, AfterValidator(_checked_hosts)] = Field(
         (), description="hosts that may get exposures, such as events.tools.svc or *.example.com"
     )
     exposure_token_file: Annotated[str, Flag("FILE")] = Field(
@@ -346,7 +346,7 @@ class GatewaySettings(ProcessSettings):
     twin_max_inflight: Count = Field(
         128, description="concurrent pairs of a twin shadow, which are two requests each; 0: there are none"
     )
-    scorer_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
+    scorer_hosts: Annotated[Names, AfterValidator(_checked_hosts)] = Field(
         (),
         description="hosts that may get contents of requests and responses to score pairs of a twin shadow, where an "
         "AnalysisTemplate names one as its scorer, such as quality.tools.svc or *.example.com; without one no content "
@@ -355,7 +355,7 @@ class GatewaySettings(ProcessSettings):
     max_classifications: Count = Field(
         256, description="concurrent calls of classifiers for rules of ModelRoutes; above it they have their default"
     )
-    external_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
+    external_hosts: Annotated[Names, AfterValidator(_checked_hosts)] = Field(
         (),
         description="hosts of other providers that may get requests of Tenants with spec.external, where a "
         "ModelDeployment or ModelRoute names one as fallback, such as api.openai.com or *.example.com; without one no "
@@ -371,6 +371,20 @@ class GatewaySettings(ProcessSettings):
     external_max_response_bytes: Bytes = Field(8 << 20, description="largest response of a provider, streams included")
     scorer_max_inflight: Count = Field(
         8, description="concurrent calls of scorers; above it pairs are not scored; 0: none is"
+    )
+    guard_hosts: Annotated[Names, AfterValidator(_checked_hosts)] = Field(
+        (),
+        description="hosts of webhooks that may get contents of requests and responses as guards, such as "
+        "guard.tools.svc or *.example.com; without one no guard with a webhook decides",
+    )
+    guard_secrets_dir: Annotated[str, Flag("DIR")] = Field(
+        "", description="folder with the Secrets whose keys guards send to their webhooks, each in a folder of its name"
+    )
+    guard_max_inflight: Annotated[PositiveCount, Field(le=65536)] = Field(
+        256, description="concurrent calls of guards; above it, or a client's share of it, a guard fails"
+    )
+    guard_processes: Annotated[Count, Field(le=64)] = Field(
+        2, description="processes that look for patterns and personal data of guards with builtin; 0: none"
     )
     consecutive_5xx: Count = Field(5, description="consecutive 5xx responses that eject an endpoint; 0: never")
     consecutive_gateway_failure: Count = Field(

@@ -397,6 +397,7 @@ class LaneTenant:
         name: str,
         models: Sequence[str],
         is_disabled: bool,
+        is_guarded: bool,
         weight: int,
         priority_limit: int | None,
         prices: Sequence[tuple[str, int, int, int | None, int]],

@@ -38,6 +38,8 @@ SIDE = {
         "non_finite": 0,
         "invalid_json": 0,
         "hung": 0,
+        "blocked": 0,
+        "redacted": 0,
         "bad": 3,
         "fell_back": 2,
     },

@@ -211,6 +211,12 @@ def test_the_operator_reads_what_a_gateway_of_the_last_release_reports() -> None
     (now,) = read(counted(), bounds)
     for revision in now.revisions.values():
         assert revision.events.pop("fell_back") == 0  # that release did not count it
+    for events in (
+        *(revision.events for revision in now.revisions.values()),
+        *(twin.events for twin in now.twins.values()),
+    ):
+        for kind in ("blocked", "redacted"):  # nor these
+            events.pop(kind)
     assert counts == now
     canary, twins = counts.revisions["9d04aa31c2"], counts.twins["9d04aa31c2"]
     assert (canary.assigned, canary.units, canary.rated, canary.wrong) == (1, 1, 1, 1)

@@ -42,6 +42,8 @@ ALLOWED = {
     "operator/slipway_operator/providers/runner.py MeasurementRunner.follow": Site(1, LOGGED),
     "operator/slipway_operator/providers/runner.py MeasurementRunner._end": Site(1, LOGGED),
     "gateway/slipway_gateway/authentication/service_accounts.py ServiceAccountTokens._begin": Site(1, LOGGED),
+    "gateway/slipway_gateway/forwarding/guarded_response.py _GuardedWriter._begin_late": Site(1, REQUEST),
+    "gateway/slipway_gateway/guards/workers.py FinderPool._load": Site(1, LOGGED),
     "gateway/slipway_gateway/grpc_api/streams.py InferStream.run": Site(2, HERE),
     "gateway/slipway_gateway/grpc_api/streams.py InferStream._read": Site(1, REQUEST),
     "gateway/slipway_gateway/http2/connection.py Http2Connection._begin_stream": Site(1, LOGGED),

@@ -302,10 +302,8 @@ async def gateway(
             await asyncio.gather(*running, return_exceptions=True)
             await ledger.close_down()
             await experiments.close()
-            for store in shared.stores:
-                await store.close()
-            await forwarding.external.close()
-            await edge.access_log.close()
+            for closed in (*shared.stores, forwarding.guards, forwarding.external, edge.access_log):
+                await closed.close()
         if settings.access_log == "off":
             check_lines(lines.ended, metrics)
 

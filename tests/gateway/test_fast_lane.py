@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from opentelemetry.trace import SpanKind
 
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.route_table import HeaderMatch, HeaderRoute, InferenceLogSample, MirrorRoute, ResponseCache
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_gateway.fast_lane.table import why_python
@@ -742,6 +743,7 @@ async def test_each_need_of_a_route_leaves_it_to_python() -> None:
         ({"prefix_affinity": True}, "prefix_affinity"),
         ({"fallback": ("other",)}, "fallback"),
         ({"cache": ResponseCache(60)}, "cache"),
+        ({"guards": (GuardSpec("words", ("Input",), failure_policy="Ignore"),)}, "guards"),
         ({"inference_log": InferenceLogSample(10)}, "inference_log"),
         ({"header_routes": (HeaderRoute("testers", "rev", (HeaderMatch("x-team", exact="qa"),)),)}, "header_routes"),
     ],

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from slipway_contracts.guards import GuardSpec
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.periods import day_begin
 from slipway_gateway.quotas.policy import Budget, Policy
@@ -342,6 +343,16 @@ async def test_while_the_server_of_limits_is_away_its_tenants_are_pythons() -> N
         for key in (KEY, OTHER):
             assert (await gate.post(headers=bearer(key, Connection="close"))).status == 200
         await until_async(lambda: (fast(gate), reasons(gate)) == (1, {"limit": 1}))
+
+
+async def test_a_tenant_with_guards_is_pythons_and_others_are_not() -> None:
+    guards = (GuardSpec("words", ("Output",), failure_policy="Ignore"),)
+    known = replace(tenant(Limits(), name="guarded"), guards=guards), tenant(Limits(), key=OTHER, name="plain")
+    async with lanes(*known, planes=("required",)) as ((gate,), _):
+        for key in (KEY, OTHER):
+            async with await gate.post(headers=tenants.bearer(key)) as response:
+                assert response.status == 200
+        assert reasons(gate) == {"guards": 1} and fast(gate) == 1
 
 
 async def test_an_engine_that_knows_no_tenants_gets_their_requests_from_python() -> None:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from slipway_contracts.api.markers import CelRule, ListMap, ListSet, OneOf, rule
 from slipway_contracts.api.types import ApiType, Int32, Int64
+from slipway_contracts.guards import Guards, guards_refusal
 from slipway_contracts.resilience import MOST_FALLBACKS, ExternalProvider
 
 KIND, PLURAL = "ModelRoute", "modelroutes"
@@ -241,6 +242,9 @@ class ModelRouteSpec(ApiType):
     """Value of "model" in responses. Target: as the server of the target wrote it, byte for byte. Public: the name that
     the client sent."""
     sampling: RouteSampling = RouteSampling()
+    guards: Guards = ()
+    """Checks of requests for the public names, and of the responses to them, before and after those of the target. A
+    ModelDeployment among them is one of the ModelRoute's namespace."""
     rules: Annotated[
         tuple[RouteRule, ...],
         Field(min_length=1, max_length=MOST_RULES),
@@ -278,7 +282,7 @@ def refusal(spec: ModelRouteSpec) -> str:
                 return f"{at}.matches[{match_number}].{problem}"
     if len({entry.name for entry in spec.rules}) < len(spec.rules):
         return "rules: two have the same name"
-    return ""
+    return guards_refusal(spec.guards)
 
 
 def _match_refusal(match: RouteMatch) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 
 import aiohttp
 
+from slipway_process.network.listed_hosts import ListedHosts
 from slipway_process.places import Places
 
 from ..balancing.failsafe import CutOffRule
@@ -32,6 +33,10 @@ from ..forwarding.resume_memory import ResumeMemory
 from ..forwarding.resumption import Resumption
 from ..forwarding.retries import Retries
 from ..forwarding.sender import Sender
+from ..guards.checks import GuardChecks
+from ..guards.classifier import ClassifierClient
+from ..guards.webhook import GuardSecrets, WebhookClient
+from ..guards.workers import FinderPool
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
 from ..limits.budget import MemoryBudget
 from ..limits.container import budget_bytes, memory_limit_bytes
@@ -92,7 +97,17 @@ def forwarding_of(
         on_death=crashes.copy_died,
     )
     legs = LegSender(settings, session, copies, endpoints, clock, crashes.copy_died, isolation=isolation)
-    twins = TwinShadows(settings, balancer, metrics, legs, demand.is_busy, is_suspect=crashes.is_suspect, signer=signer)
+    guards = guards_of(settings, balancer, metrics, session)
+    twins = TwinShadows(
+        settings,
+        balancer,
+        metrics,
+        legs,
+        demand.is_busy,
+        is_suspect=crashes.is_suspect,
+        signer=signer,
+        checks=guards,
+    )
     feedback = FeedbackTokens(settings.tenant_keys_file)
     events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
     relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
@@ -124,6 +139,7 @@ def forwarding_of(
         external,
         classifiers,
         streams,
+        guards,
     )
 
 
@@ -162,6 +178,24 @@ def external_of(settings: GatewaySettings, read_key: ReadKey | None, clock: Call
 
 async def _no_key(namespace: str, secret: str, key: str) -> str:
     raise KeyUnavailable("without a cluster there are no Secrets")
+
+
+def guards_of(
+    settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, session: aiohttp.ClientSession
+) -> GuardChecks:
+    """`session`: for requests to pods."""
+    most = settings.guard_max_inflight
+    webhooks = WebhookClient(ListedHosts.of(settings.guard_hosts), GuardSecrets(settings.guard_secrets_dir), most)
+    return GuardChecks(
+        webhooks,
+        ClassifierClient(session, balancer),
+        FinderPool(settings.guard_processes),
+        balancer,
+        metrics,
+        time.monotonic,
+        most=most,
+        percentage=settings.max_client_percentage,
+    )
 
 
 def caches_of(

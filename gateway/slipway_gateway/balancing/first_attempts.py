@@ -77,6 +77,11 @@ class FirstAttempts:
             if here and attempt:
                 here.count(attempt, outcome.without(excused))
 
+        def mark(kind: str) -> None:
+            self._metrics.first_attempt(endpoint.model, endpoint.revision, (kind,), None)
+            if here and attempt:
+                here.mark(attempt, kind)
+
         def close(waited: Mapping[str, float]) -> None:
             if here:
                 here.close(recorder, waited)
@@ -84,12 +89,9 @@ class FirstAttempts:
         patience_s = self._hung_after_s * (1 if stream else WHOLE_PATIENCE)
         on_end = close if here and here.keeps_open else None
         recorder = OutcomeRecorder(now_s, count, on_end, streams=stream, patience_s=patience_s)
-        if here and attempt and here.keeps_open:
-            here.open(attempt, recorder)
-        if here and attempt:
-            recorder.on_fallback = partial(here.fell_back, attempt)
-        if route and route.reads_predictions and here and attempt:
-            recorder.on_prediction = self._prediction_counter(route, here, attempt, client)
+        recorder.on_mark = mark
+        if route and here and attempt:
+            self._follow(recorder, route, here, attempt, client)
         if route and (route.rates_labels or route.inference_log):
             assigned = own if here and counts else ""
             origin = AnswerOrigin(
@@ -97,6 +99,21 @@ class FirstAttempts:
             )
             recorder.origin = origin
         return recorder
+
+    def _follow(
+        self,
+        recorder: OutcomeRecorder,
+        route: Route,
+        generation: GenerationSamples,
+        attempt: CountedAttempt,
+        client: str,
+    ) -> None:
+        """What an attempt counts beside its outcome: that it is open, its fallback, its prediction."""
+        if generation.keeps_open:
+            generation.open(attempt, recorder)
+        recorder.on_fallback = partial(generation.fell_back, attempt)
+        if route.reads_predictions:
+            recorder.on_prediction = self._prediction_counter(route, generation, attempt, client)
 
     def _prediction_counter(
         self, route: Route, generation: GenerationSamples, attempt: CountedAttempt, client: str

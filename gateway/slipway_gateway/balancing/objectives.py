@@ -19,7 +19,7 @@ from ..telemetry.metrics import RequestRecord
 MOST_REVISIONS = 16  # of a route, of which at most eight have weight: the one that came first is forgotten
 MOST_PAIRS = 1000  # of routes and revisions, on a page of metrics; each namespace has an equal part of them
 # How a request ends for which the service is to blame. The other outcomes are the client's, a limit's or a departure.
-FAILED = frozenset({"no_endpoint", "upstream_error", "timeout", "internal", "drained"})
+FAILED = frozenset({"no_endpoint", "upstream_error", "timeout", "internal", "drained", "guard_failed"})
 _NOTHING: Mapping[str, float] = {}
 
 

@@ -21,7 +21,7 @@ from slipway_process.places import Places
 
 from ..limits.budget import Account
 from ..routing.router import RouteEndpoint
-from ..scorers.resolver import ScorerResolver
+from ..scorers.resolver import HostResolver
 from ..upstream.exchange import UpstreamResponse
 from ..upstream.provider_stream import ProviderStream, drop
 from . import provider_request
@@ -80,7 +80,7 @@ class ExternalClient:
     ) -> None:
         """`tls`: makes what verifies certificates of providers."""
         self._hosts, self._keys, self._limits, self._places = hosts, keys, limits, places
-        self._resolver = resolver or ScorerResolver()
+        self._resolver = resolver or HostResolver()
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None

@@ -48,6 +48,7 @@ def why_python(route: Route) -> str:
         "circuit_breaker": route.circuit_breaker is not None,
         "degradation": route.degradation is not None,
         "cache": route.cache is not None,
+        "guards": bool(route.guards),
     }
     return next((reason for reason, holds in needs.items() if holds), "")
 

@@ -39,6 +39,7 @@ def _compile(
         "name": one.name,
         "models": one.models,
         "is_disabled": one.disabled,
+        "is_guarded": bool(one.guards),
         "weight": one.weight,
         "priority_limit": one.priority_limit,
         "prices": [_price(price) for price in policy.prices],

@@ -11,6 +11,7 @@ from ..balancing.load_balancer import LoadBalancer
 from ..experiments.exposures import Experiments
 from ..external.client import ExternalClient
 from ..feedback.tokens import IN_NONE, Exposed, FeedbackTokens
+from ..guards.checks import GuardChecks
 from ..judging.outcome import AnswerOrigin
 from ..limits.budget import MemoryBudget
 from ..limits.time_limits import TimeBound, TimeLimits
@@ -52,6 +53,7 @@ class Forwarding:
     external: ExternalClient
     classifiers: Classifiers
     streams: ResumeMemory  # of requests whose clients may come back by their ids
+    guards: GuardChecks
 
 
 class Proxy:

@@ -104,6 +104,8 @@ class Relay:
         plain = outgoing.capture is None and not outgoing.responds_as
         self._may_lend = self._aligner is not None and plain
         self._state: RetryState | None = None  # of all resumes of the stream
+        if outgoing.watch is not None:
+            outgoing.watch.answered(response)
         self._mirrored = context.mirror.copy_of(outgoing, response, record.request_id, request.headers)
         crossing = headers.to_client(
             response.headers, record.request_id, response.endpoint.revision, forwarded=outgoing.forwarded

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
 from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.guards import GuardSpec, guards_refusal
 from slipway_contracts.tenants import TenantLimits, TenantPrice, TenantSpec
 
 from ..quotas.policy import Budget, Policy, RequestBounds
@@ -60,6 +61,7 @@ class KnownTenant:
     service_accounts: tuple[str, ...] = ()  # their user names
     certificates: tuple[str, ...] = ()  # names in them, as `certificates.key_of` has them
     content_capture: str = ""  # who may get contents of its requests
+    guards: tuple[GuardSpec, ...] = ()  # checks of its requests, and of the responses to them
     external: bool = False  # its requests may go to APIs of other providers
 
     def may_use(self, names: Iterable[str]) -> bool:
@@ -144,6 +146,8 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     try:
         spec = read(TenantSpec, encoded(obj.get("spec")), "spec")
         policy, certificates = _policy(spec), _certificates(spec)
+        if refusal := guards_refusal(spec.guards, deployments=False):
+            raise ValueError(f"spec.{refusal}")
     except ValueError as error:
         raise UnreadableTenant(f"Tenant {meta['name']}: {error}") from None
     keys = tuple(KeyHash(key.id, key.hash, _unix(key.expires_at)) for key in spec.auth.keys)
@@ -152,7 +156,7 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     issuers = tuple(TrustedIssuer(one.issuer, one.audiences, one.claims) for one in spec.auth.jwt)
     generation = int(meta.get("generation") or 0)
     accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
-    proofs = (accounts, certificates, spec.content_capture)
+    proofs = (accounts, certificates, spec.content_capture, spec.guards)
     return KnownTenant(
         meta["name"],
         spec.models,

@@ -14,7 +14,7 @@ import msgspec
 
 from ..wire import responses
 from ..wire.predictions import Value
-from ..wire.responses import ERRORS, HUNG, NON_FINITE, TAIL_BYTES
+from ..wire.responses import BLOCKED, ERRORS, HUNG, NON_FINITE, TAIL_BYTES
 from ..wire.sse import DONE, FOLLOWED
 
 TTFT, ITL, E2E = MEASURES = ("ttft", "itl", "e2e")
@@ -76,8 +76,9 @@ class OutcomeRecorder:
     """
 
     __slots__ = (
-        "_awaited", "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
-        "_silent_since_s", "_streams", "_tail", "on_fallback", "on_prediction", "origin", "outcome",
+        "_awaited", "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_marks", "_on_end", "_on_outcome",
+        "_patience_s", "_silent_since_s", "_streams", "_tail", "on_fallback", "on_mark", "on_prediction", "origin",
+        "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -105,8 +106,24 @@ class OutcomeRecorder:
         self._tail = bytearray()
         self._cut = False
         self._awaited: Awaited | None = None
+        self._marks: frozenset[str] = frozenset()
+        self.on_mark: Callable[[str], None] | None = None
 
     # -- while it runs
+
+    def mark(self, kind: str) -> None:
+        """Something behind the relay found a failure of this kind. Where the outcome is known, `on_mark` gets it."""
+        if self._on_outcome is not None:
+            self._marks |= {kind}
+        elif self.outcome is not None and self.on_mark is not None:
+            self.on_mark(kind)
+
+    def block(self, now_s: float) -> None:
+        """A guard ended the response: that is its outcome, where it has none yet."""
+        if self._on_outcome is None:
+            self.mark(BLOCKED)
+        else:
+            self._end(RequestOutcome((BLOCKED,)), now_s)
 
     def add_events(self, events: bytes, now_s: float) -> None:
         """Events of a stream passed. It runs for every token, so it parses nothing."""
@@ -213,6 +230,7 @@ class OutcomeRecorder:
 
     def _succeeded(self, bad: tuple[str, ...], seconds: Mapping[str, float], now_s: float) -> None:
         # The time until a response failed is not the time that a response takes.
+        bad = (*bad, *sorted(self._marks.difference(bad)))
         self._end(RequestOutcome(bad) if ERRORS in bad else RequestOutcome(bad, seconds), now_s)
 
     def _end(self, outcome: RequestOutcome | None, now_s: float) -> None:

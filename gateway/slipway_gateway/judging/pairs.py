@@ -11,11 +11,12 @@ from typing import Self
 from slipway_contracts.counters import PROBE_FAILED, EventCounts, LatencyCounts, TwinCounts, zero
 from slipway_contracts.twin_shadow import TwinShadow
 
-from ..wire.responses import KINDS, TRUNCATED
+from ..wire.responses import KINDS, REDACTED, TRUNCATED
 from .outcome import RequestOutcome
 
-# Any of these kinds of failure: all except truncated text, which a longer and better answer may have.
-BAD, BAD_KINDS = "bad", frozenset(KINDS) - {TRUNCATED}
+# Any of these kinds of failure: all except truncated text, which a longer and better answer may have, and redacted
+# text, which clients get.
+BAD, BAD_KINDS = "bad", frozenset(KINDS) - {TRUNCATED, REDACTED}
 EVENTS = (BAD, *KINDS)
 # Why a pair was not sent: both copies are sent or none. `probe_failed`: a probe that was sent, and that neither leg
 # answered, is not counted as a pair. It may not fit this model at all, and a canary must not pass by what nothing can

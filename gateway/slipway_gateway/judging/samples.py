@@ -255,6 +255,15 @@ class GenerationSamples:
         if attempt.counts:
             self._revisions[attempt.revision].events[FELL_BACK] += self._units.first(attempt.key, FELL_BACK)
 
+    def mark(self, attempt: CountedAttempt, kind: str) -> None:
+        """A failure of this kind was found after the attempt had been counted."""
+        if not attempt.counts:
+            return
+        counts = self._revisions[attempt.revision]
+        counts.events[kind] += self._units.first(attempt.key, kind)
+        if kind in BAD_KINDS:
+            counts.events[BAD] += self._units.first(attempt.key, BAD)
+
     def rate(self, revision: str, *, first: bool, wrong: bool) -> None:
         """Counts feedback on an answer of the revision.
 

@@ -15,6 +15,7 @@ from slipway_contracts.counters import PROBE_FAILED, Agreement
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow
 
 from ..balancing.load_balancer import LoadBalancer
+from ..guards.checks import GuardChecks
 from ..judging import pairs
 from ..judging.agreement import compare
 from ..judging.outcome import RequestOutcome
@@ -30,6 +31,7 @@ from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
 from ..wire.inference import infers
 from ..wire.predictions import MAX_BYTES as MAX_PREDICTED_BYTES
+from .guarded import PairGuards
 from .leg import LegOutcome, LegSender, alike, without_text
 from .probes import Probes
 from .quality import PairComparison
@@ -92,8 +94,10 @@ class TwinShadows:
         *,
         is_suspect: Callable[[UpstreamRequest], bool],
         signer: TenantSigner,
+        checks: GuardChecks,
     ) -> None:
         """`is_suspect`: whether an engine died with the same bytes in flight."""
+        self._guards = PairGuards(checks)
         self._settings = settings
         self._balancer = balancer
         self._metrics = metrics
@@ -273,7 +277,8 @@ class TwinShadows:
         legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
         compared = pair.counts is not None and self._quality.keeps(pair.route, pair.shadow, pair.original)
         scored = pair.counts is not None and self.scorer.chooses(pair.route, pair.shadow, pair.original)
-        keep = compared or scored
+        guarded = pair.counts is not None and any(one.is_of_output for one in pair.original.guards)
+        keep = compared or scored or guarded
         # As of mirrored requests, canary's response may be somewhat longer than stable's for the same rows.
         sizes = [MAX_PREDICTED_BYTES // (1 if url == pair.canary else 2) for url in legs]
         async with asyncio.TaskGroup() as group:
@@ -288,6 +293,7 @@ class TwinShadows:
         if pair.probe and not (canary.answered or twin.answered):
             pair.counts.drop()
             return PROBE_FAILED
+        canary, twin = await self._guarded(pair, (canary, twin))
         pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
         if pair.shadow.tolerance and infers(pair.copy.path):
             pair.counts.agreements.count(_agreement(canary, twin, pair.shadow.tolerance))
@@ -299,6 +305,13 @@ class TwinShadows:
         except Exception:  # the pair has counted: it must not end as one that has not
             log.exception("responses of a pair could not be compared")
         return PROBED if pair.probe else PAIRED
+
+    async def _guarded(self, pair: _Pair, legs: tuple[LegOutcome, LegOutcome]) -> tuple[LegOutcome, LegOutcome]:
+        try:
+            return await self._guards.looked_at(pair.original, pair.shadow, legs, self._model(pair.route))
+        except Exception:  # the pair counts without it
+            log.exception("guards could not look at the responses of a pair")
+            return legs
 
     async def _compare(self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
         try:

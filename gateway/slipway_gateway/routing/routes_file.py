@@ -14,6 +14,7 @@ import yaml
 from slipway_contracts.api.markers import AtMost
 from slipway_contracts.api.reading import UnreadableObject, read_text
 from slipway_contracts.api.types import strict
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.model_routes.references import all_refs_of, chain_problem
 from slipway_contracts.model_routes.spec import DEPLOYMENT, ModelRouteSpec
 from slipway_contracts.model_routes.spec import refusal as refusal_of_route
@@ -58,6 +59,7 @@ class FileModel:
     circuit_breaker: CircuitBreaker | None = None
     retry_budget: RetryBudget | None = None
     degradation: Degradation | None = None
+    guards: Annotated[tuple[GuardSpec, ...], AtMost(8)] = ()
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -136,6 +138,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         circuit_breaker=entry.circuit_breaker,
         retry_budget=entry.retry_budget,
         degradation=entry.degradation,
+        guards=entry.guards,
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from slipway_contracts.accuracy import AccuracyCounting
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.resilience import CircuitBreaker, Degradation, ExternalTarget, RetryBudget
 from slipway_contracts.route_table import (
     Backend,
@@ -84,6 +85,7 @@ class Route:
     circuit_breaker: CircuitBreaker | None = None
     retry_budget: RetryBudget | None = None
     degradation: Degradation | None = None
+    guards: tuple[GuardSpec, ...] = ()  # checks of requests and responses
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -348,6 +350,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         circuit_breaker=traffic.circuit_breaker,
         retry_budget=traffic.retry_budget,
         degradation=traffic.degradation,
+        guards=traffic.guards,
         replicas=_replicas(obj),
         digest=digest(raw),
         replica_sets=replica_sets,

@@ -10,7 +10,7 @@ from yarl import URL
 from slipway_process.network.guarded import guard_listed, read_body
 
 from .hosts import ScorerHosts
-from .resolver import ScorerResolver
+from .resolver import HostResolver
 
 # A result has two numbers.
 MAX_RESULT_BYTES = 4 << 10
@@ -29,7 +29,7 @@ class ScorerClient:
 
     def __init__(self, hosts: ScorerHosts, resolver: AbstractResolver | None = None) -> None:
         self._hosts = hosts
-        self._resolver = resolver or ScorerResolver()
+        self._resolver = resolver or HostResolver("scorer-names")
 
     def may_call(self, url: str) -> bool:
         """Whether the administrator listed the host of this URL."""

@@ -1,4 +1,4 @@
-"""Looks up names of scorers in threads of their own, so that a slow name keeps nothing else of the gateway waiting."""
+"""Looks up names of servers of users in threads of their own, so that a slow name keeps nothing else waiting."""
 
 import asyncio
 import functools
@@ -11,11 +11,12 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 _THREADS = 2
 
 
-class ScorerResolver(AbstractResolver):
+class HostResolver(AbstractResolver):
     """Resolves names with the system's resolver, without a cache."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="scorer-names")
+    def __init__(self, name: str) -> None:
+        """`name`: of its threads."""
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=name)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
+from slipway_contracts.guards import OUTPUT
 from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION, ROUTE
 from slipway_contracts.model_routes.spec import RouteSampling
 from slipway_contracts.tenants import GatewayTenants
@@ -34,12 +35,15 @@ from ..feedback.endpoint import PATH as FEEDBACK
 from ..feedback.endpoint import FeedbackApi
 from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
+from ..forwarding.guarded_response import GuardedResponse
 from ..forwarding.proxy import Forwarding
 from ..forwarding.resume_memory import ResumeMemory
+from ..guards.checks import of_stage
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
 from ..quotas.usage import RESPONSES
 from ..routing.experiments import ChosenArm
+from ..routing.guards import BoundGuard
 from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..sharing.counters import SharedClaims
@@ -56,6 +60,7 @@ from . import expect, requester
 from .admission import Admission
 from .cors import Cors
 from .experiments import ArmOfRequest, Destination
+from .guarded_input import InputGuards
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head
 from .model_routes import (
@@ -85,6 +90,15 @@ SURFACES = {WEBSOCKET: "websocket", GRPC_STREAM: "grpc"}
 
 Work = Callable[[web.Request, RequestRecord], Awaitable[web.StreamResponse]]
 Serve = Callable[..., Awaitable[web.StreamResponse]]
+
+
+class Target(NamedTuple):
+    """Where a request goes. `model`: as it names it. `key`: its sticky key. `guards`: of its input and its output."""
+
+    model: str
+    key: str
+    destination: Destination
+    guards: tuple[BoundGuard, ...] = ()
 
 
 class PublicApi:
@@ -117,6 +131,7 @@ class PublicApi:
         self._settings = settings
         self._balancer = balancer
         self._forwarding, self._proxy = forwarding, forwarding.proxy
+        self._input_guards = InputGuards(forwarding.guards)
         self._metrics = metrics
         self._clock = time.monotonic  # the event loop's
         self.ledger = admission.ledger
@@ -494,11 +509,14 @@ class PublicApi:
             body = without_mark(body)
             fields = request_fields.parse(body)
         await bodies.let_others_run(body)
-        outgoing = await self._classified_call(request, record, body, fields, path, account)
+        target = await self._target(request, record, body, fields, path, account)
+        if (checked := await self._input_guards.checked(body, target.guards, record, account)) is not body:
+            body, fields = checked, request_fields.parse(checked)
+        outgoing = self._call(request, record, body, fields, path, account, target)
         if before is not None:
             outgoing = self._of_turn(outgoing, before)
         # From here on only `outgoing` holds the body.
-        del body, fields
+        del body, fields, checked
         record.route = outgoing.route if outgoing.computes and not outgoing.batch else ""
         if outgoing.batch and self.jobs:
             async with self.jobs.slot(outgoing.whose):
@@ -534,6 +552,11 @@ class PublicApi:
     async def _forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
     ) -> web.StreamResponse:
+        guarded = None
+        if outgoing.writes_text and of_stage(outgoing.guards, OUTPUT):
+            stall_s = self._settings.stall_timeout_s
+            guarded = GuardedResponse(self._forwarding.guards, request, outgoing, record, stall_s)
+            request, outgoing = guarded.request, replace(outgoing, watch=guarded)
         forward: Callable[[], Awaitable[web.StreamResponse]] = partial(self._proxy.forward, request, outgoing, record)
         caches = self._caches
         if caches is not None and (call := caches.call_of(request, outgoing, record)) is not None:
@@ -542,13 +565,27 @@ class PublicApi:
             forward = partial(caches.serve, call, kept, request, outgoing, record)
         if outgoing.chosen is not None:
             forward = partial(self._expose, outgoing.chosen, record, forward)
+        if guarded is not None:
+            forward = partial(guarded.run, forward)
         if outgoing.meter is None or record.identity is None:
             return await forward()
         may_exceed = self._proxy.forwards_beyond_limits(outgoing, record)
-        beyond = partial(self._proxy.forward, request, outgoing, record) if may_exceed else None
+        beyond = partial(self._beyond_limits, request, outgoing, record, guarded) if may_exceed else None
         return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward, beyond)
 
-    async def _classified_call(
+    async def _beyond_limits(
+        self,
+        request: web.Request,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        guarded: GuardedResponse | None,
+        refusal: errors.RequestError,
+    ) -> web.StreamResponse:
+        """The response of a provider to a request that limits of its tenant refuse."""
+        forward = partial(self._proxy.forward, request, outgoing, record, refusal)
+        return await (forward() if guarded is None else guarded.run(forward))
+
+    async def _target(
         self,
         request: web.Request,
         record: RequestRecord,
@@ -556,12 +593,12 @@ class PublicApi:
         fields: RequestFields,
         path: ModelPath | None,
         account: Account,
-    ) -> UpstreamRequest:
-        """The request as endpoints get it, after the classifiers that its rules need were called."""
+    ) -> Target:
+        """Where a request goes, after the classifiers that its rules need were called. Raises RequestError."""
         facts = RequestFacts(request, fields, body, record.identity.name if record.identity else "")
         while True:
             try:
-                return self._call(request, record, body, fields, path, account, facts)
+                return self._find_target(request, record, facts, path)
             except Unclassified as needed:
                 namespace, classifier = needed.namespace, needed.classifier
             fits = await self._forwarding.classifiers.fits(namespace, classifier, fields, account)
@@ -577,6 +614,20 @@ class PublicApi:
             route = self._balancer.published.find(record.model)
             self.experiments.ended(chosen, record, route.name if route else "")
 
+    def _find_target(
+        self, request: web.Request, record: RequestRecord, facts: RequestFacts, path: ModelPath | None
+    ) -> Target:
+        """Raises RequestError, or Unclassified where a classifier has to be called first."""
+        model, identity = _model_of(facts.fields, path), record.identity
+        if (table := self._balancer.published.current) is None:
+            raise errors.no_table()
+        key = requester.sticky_key_of(request, facts.fields, identity, self._settings, record.request_id)
+        ordinary = self._destination(model, record, facts, key)
+        destination = self._with_arm(model, ordinary, facts, record, path)
+        record.model = table.id_of(destination.route)
+        guards = requester.guards_of(request, path, table, destination.route, destination.way.passed, identity)
+        return Target(model, key, destination, guards)
+
     def _call(
         self,
         request: web.Request,
@@ -585,16 +636,12 @@ class PublicApi:
         fields: RequestFields,
         path: ModelPath | None,
         account: Account,
-        facts: RequestFacts,
+        target: Target,
     ) -> UpstreamRequest:
-        model = _model_of(fields, path)
-        if self._balancer.published.current is None:
-            raise errors.no_table()
+        model, key, destination, guards = target
+        route, way, chosen = destination
         record.stream = fields.streams
         settings, identity = self._settings, record.identity
-        key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
-        ordinary = self._destination(model, record, facts, key)
-        route, way, chosen = destination = self._with_arm(model, ordinary, facts, record, path)
         imposed = (*way.sampling, *_sampling_of(identity))
         body, fields = _with_sampling(request.path, body, fields, path, imposed)
         body, fields, degraded = self._degraded(request.path, body, fields, path, route)
@@ -608,7 +655,6 @@ class PublicApi:
         )
         pinned = self._pinned(route, path, fields) if path else ""
         path_qs, body = _with_own_name(request.rel_url.raw_path_qs, body, fields, path, route)
-        record.model = self._balancer.published.current.id_of(route)
         outgoing = UpstreamRequest(
             model,
             key,
@@ -633,6 +679,7 @@ class PublicApi:
             fallbacks=way.fallbacks,
             degraded=degraded,
             chosen=chosen,
+            guards=guards,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:

@@ -1,7 +1,7 @@
 """Under which names a request counts: its tenant where it has one, else what its headers and body name."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from aiohttp import web
@@ -9,9 +9,12 @@ from aiohttp import web
 from slipway_contracts.tenants import ALL, SCORERS
 
 from ..balancing.prompt_blocks import PromptBlocks, blocks_of
+from ..guards.texts import is_guarded
 from ..identity.authenticate import Method, RequestIdentity
 from ..limits.connections import address_owner
-from ..routing.table import Route
+from ..routing import guards
+from ..routing.guards import BoundGuard
+from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY
 from ..wire import isolation, request_fields
@@ -82,6 +85,22 @@ def isolation_of(
     if identity is None or request.path in WITHOUT_MODEL or (path and path.opaque):
         return None
     return isolation.isolation_of(fields, identity.name, deployment, priority_limit)
+
+
+def guards_of(
+    request: web.Request,
+    path: ModelPath | None,
+    table: RouteTable,
+    route: Route,
+    passed: Iterable[tuple[str, str]],
+    identity: RequestIdentity | None,
+) -> tuple[BoundGuard, ...]:
+    """The guards of a request; none where its path has no texts. `passed`: ModelRoutes on its way, and their rules."""
+    if (path and path.opaque) or request.method != "POST" or not is_guarded(request.path):
+        return ()
+    tenant = identity.tenant if identity else None
+    of_tenant = tenant.guards if tenant else ()
+    return guards.guards_of(table, route, (name for name, _ in passed), tenant.name if tenant else "", of_tenant)
 
 
 def may_be_scored(identity: RequestIdentity | None) -> bool:

@@ -27,6 +27,8 @@ _MAX_PAIRS = 1000
 _MAX_TENANTS = 1000
 _MAX_EXPERIMENTS = 250  # with up to 8 arms each
 TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_GUARD_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_MOST_GUARDS = 1024  # that have labels of their own
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -131,6 +133,7 @@ class GatewayMetrics:
         self.memory_held = self._gauge("memory_held_bytes", "What requests hold", ())
         self._shed = self._counter("memory_shed_total", "Requests refused or ended for want of memory", ("reason",))
         self._declare_caches(pair)
+        self._declare_guards()
         self._declare_clients()
         self._declare_logs()
         self._declare_certificates()
@@ -213,6 +216,22 @@ class GatewayMetrics:
         for result in ("stored", "refused", "away", "unstorable"):
             self._turns.labels(result)
         self._of_caches = (self._cached, self._saved_tokens, self._saved_cost)
+
+    def _declare_guards(self) -> None:
+        labels = ("owner", "guard", "stage")
+        self._guard_calls = self._counter("guard_calls_total", "Decisions of guards", (*labels, "action"))
+        self._guard_seconds = self._histogram("guard_seconds", "Seconds of a guard's call", labels, _GUARD_BUCKETS)
+        self._guards: set[tuple[str, str]] = set()  # those that have labels
+
+    def guarded(self, owner: str, guard: str, stage: str, action: str, seconds: float | None) -> None:
+        """A guard decided, or failed. `seconds`: of its call; None: there was none."""
+        if (owner, guard) not in self._guards:
+            if len(self._guards) >= _MOST_GUARDS:
+                owner, guard = "other", "other"
+            self._guards.add((owner, guard))
+        self._guard_calls.labels(owner, guard, stage, action).inc()
+        if seconds is not None:
+            self._guard_seconds.labels(owner, guard, stage).observe(seconds)
 
     def _declare_clients(self) -> None:
         self._stream_requests = self._counter(

@@ -17,6 +17,7 @@ from ..quotas.meter import Meter
 from ..quotas.usage import Usage
 from ..routing.experiments import ChosenArm
 from ..routing.fallbacks import Fallback
+from ..routing.guards import BoundGuard
 from ..routing.router import RouteEndpoint
 from ..wire.isolation import Isolation
 from ..wire.responses import WITHOUT_MODEL, is_text_path
@@ -50,6 +51,14 @@ class Capture(Protocol):
 
     def end(self, usage: Usage | None, now_s: float) -> None:
         """The server has sent the whole response. `now_s`: Unix time."""
+        ...
+
+
+class Watch(Protocol):
+    """What looks at a response between its server and its client."""
+
+    def answered(self, response: "UpstreamResponse") -> None:
+        """A server has begun this response."""
         ...
 
 
@@ -96,6 +105,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     degraded: tuple[str, ...] = ()  # what it has less of, because its route is overloaded
     capture: Capture | None = None  # where the response may be kept
     is_turn: bool = False  # of a conversation: its response is no other one's
+    guards: tuple[BoundGuard, ...] = ()  # of its input and of its output
+    watch: Watch | None = None  # where guards look at its response
     # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False

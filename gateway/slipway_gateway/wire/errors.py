@@ -29,6 +29,8 @@ _OUTCOMES_OF_CODES = {
     "request_crashed_engine": POISON,
     ENGINE_CRASHED: "upstream_error",
     "not_cached": "client_error",
+    "content_blocked": "blocked",
+    "guard_failed": "guard_failed",
 }
 _FIRST_WAKE_S = 15
 # Of Anthropic's API, by status; others are those of 400 and 500.
@@ -336,6 +338,29 @@ def wrong_method(method: str, path: str, allow: str) -> RequestError:
 
 def internal() -> RequestError:
     return RequestError(500, "internal_error", "The gateway failed on this request.")
+
+
+def content_blocked(guard: str, reason: str, *, of_response: bool) -> RequestError:
+    """`reason`: of the guard; empty: it has none."""
+    return RequestError(400, "content_blocked", blocked_message(guard, reason, of_response=of_response))
+
+
+def blocked_message(guard: str, reason: str, *, of_response: bool) -> str:
+    what = "The response" if of_response else "The request"
+    return f"{what} was blocked by the guard '{guard}'{f': {reason}' if reason else ''}."
+
+
+def content_not_checked(guard: str, why: str) -> RequestError:
+    """The request has what no guard can read: it is not sent on."""
+    return invalid("content_not_checked", f"The guard '{guard}' cannot check the request: {why}.")
+
+
+def guard_failed(guard: str, why: str) -> RequestError:
+    return RequestError(503, "guard_failed", guard_message(guard, why), retry_after_s=1)
+
+
+def guard_message(guard: str, why: str) -> str:
+    return f"The guard '{guard}' decided nothing, and nothing passes without it: {why}."
 
 
 def not_cached() -> RequestError:

@@ -26,7 +26,7 @@ from .json_values import (
     is_text,
 )
 
-ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
+ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG, BLOCKED, REDACTED = KINDS = (
     "errors",
     "empty",
     "truncated",
@@ -34,6 +34,8 @@ ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
     "non_finite",
     "invalid_json",
     "hung",
+    "blocked",  # by a guard, as the next one
+    "redacted",
 )
 WITHOUT_MODEL = ("/tokenize", "/detokenize")
 WITHOUT_TEXT = ("/v1/embeddings", "/api/v1/embed", *TEXT_PATHS, *WITHOUT_MODEL)

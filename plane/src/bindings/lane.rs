@@ -35,7 +35,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 21] = [
+const REASONS: [&str; 22] = [
     "",
     "tenants",
     "recount",
@@ -55,6 +55,7 @@ const REASONS: [&str; 21] = [
     "circuit_breaker",
     "degradation",
     "cache",
+    "guards",
     "model_route",
     "experiment",
 ];

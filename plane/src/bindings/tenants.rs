@@ -173,6 +173,7 @@ pub struct LaneTenant {
     name: String,
     models: Vec<String>,
     is_disabled: bool,
+    is_guarded: bool,
     weight: i64,
     priority_limit: Option<i64>,
     prices: Vec<PriceTuple>,
@@ -187,13 +188,14 @@ pub struct LaneTenant {
 impl LaneTenant {
     #[new]
     #[pyo3(signature = (
-        *, name, models, is_disabled, weight, priority_limit, prices, budget, output_tokens, limits, shared_limits, keys
+        *, name, models, is_disabled, is_guarded, weight, priority_limit, prices, budget, output_tokens, limits, shared_limits, keys
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
         name: String,
         models: Vec<String>,
         is_disabled: bool,
+        is_guarded: bool,
         weight: i64,
         priority_limit: Option<i64>,
         prices: Vec<PriceTuple>,
@@ -207,6 +209,7 @@ impl LaneTenant {
             name,
             models,
             is_disabled,
+            is_guarded,
             weight,
             priority_limit,
             prices,
@@ -229,6 +232,7 @@ impl LaneTenant {
             client: client.into(),
             models: self.models.clone(),
             is_disabled: self.is_disabled,
+            is_guarded: self.is_guarded,
             weight: self.weight,
             priority_limit: self.priority_limit,
             prices: self.prices.iter().cloned().map(price_of_tuple).collect(),

@@ -22,6 +22,8 @@ pub struct Tenant {
     pub pseudonym: String,
     pub models: Vec<String>,
     pub is_disabled: bool,
+    /// Guards look at its requests, which Python has called.
+    pub is_guarded: bool,
     pub weight: i64,
     /// None: that of the gateway.
     pub priority_limit: Option<i64>,
@@ -118,7 +120,10 @@ impl TenantTable {
     pub fn identify(&self, headers: Headers<'_>, now_s: f64) -> Result<Identity, &'static str> {
         match credentials(headers).map_err(|why| why.0)? {
             Credentials::Missing => Err("anonymous"),
-            Credentials::Key(key) => self.by_key(key, now_s).ok_or("key"),
+            Credentials::Key(key) => match self.by_key(key, now_s) {
+                Some(identity) if identity.tenant.is_guarded => Err("guards"),
+                found => found.ok_or("key"),
+            },
         }
     }
 

@@ -1,4 +1,4 @@
-"""HTTP calls to URLs that users write: a session for each call, which connects to allowed addresses alone.
+"""HTTP calls to URLs that users write, by sessions that connect to allowed addresses alone.
 
 The guard checks the address that a socket is about to connect to. The connection itself resolves the name, once, so a
 resolver that returns another address the next time changes nothing. The address counts, not the spelling of the host.
@@ -19,17 +19,26 @@ AddressInfo = tuple[int, int, int, str, tuple[object, ...]]
 
 
 class ConnectionGuard:
-    """The guard of one call. `check`: returns why the call may not connect to an address and port; empty: it may."""
+    """The guard of one call, or of one session.
+
+    `check`: returns why a call may not connect to an address and port; empty: it may.
+    """
 
     def __init__(self, check: Callable[[str, int], str]) -> None:
         self._check = check
         self.refusal = ""  # the last refusal of `check`: aiohttp goes on with the next address of a host
 
-    def session(self, resolver: AbstractResolver | None = None, **limits: Any) -> aiohttp.ClientSession:
-        """A session for this call alone, without a time limit: the caller has one. `limits`: of ClientSession."""
+    def session(
+        self, resolver: AbstractResolver | None = None, *, keeps: int = 0, keep_s: float = 0.0, **limits: Any
+    ) -> aiohttp.ClientSession:
+        """A session without a time limit: the caller has one. `limits`: of ClientSession.
+
+        `keeps`: connections, which are kept for `keep_s` after a call; 0: the session is for one call alone.
+        """
+        kept: dict[str, Any] = {"limit": keeps, "keepalive_timeout": keep_s} if keeps else {"force_close": True}
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                force_close=True, use_dns_cache=False, socket_factory=self._open_socket, resolver=resolver
+                use_dns_cache=False, socket_factory=self._open_socket, resolver=resolver, **kept
             ),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             # A small body could decompress into a huge one.

@@ -181,15 +181,16 @@ class TemplateMetric(ApiType):
             CelRule(
                 (
                     "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
-                    "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', "
-                    "'TokensFlip', 'LowerScore', 'WrongAnswer', 'PredictionDrift', 'PredictionDisagreement', "
-                    "'FellBack'] || "
+                    "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'BlockedAnswer', "
+                    "'RedactedAnswer', 'AnswerDiffers', 'TokensFlip', 'LowerScore', 'WrongAnswer', "
+                    "'PredictionDrift', 'PredictionDisagreement', 'FellBack'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
                     "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
-                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore, WrongAnswer, "
-                    "PredictionDrift, PredictionDisagreement, FellBack or one like Slower(ttft, stable.p95)"
+                    "NonFiniteLogits, InvalidJSON, HungAnswer, BlockedAnswer, RedactedAnswer, AnswerDiffers, "
+                    "TokensFlip, LowerScore, WrongAnswer, PredictionDrift, PredictionDisagreement, FellBack or one "
+                    "like Slower(ttft, stable.p95)"
                 ),
             ),
         ]
@@ -197,8 +198,9 @@ class TemplateMetric(ApiType):
     ) = None
     """Event that counts as bad: FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, NonFiniteLogits,
     InvalidJSON (requested JSON, or arguments of a tool call, that cannot be parsed), HungAnswer (which also counts as
-    FirstAttemptError), BadResponse (any of these except TruncatedAnswer), or a latency above a quantile of stable's own
-    latencies, such as Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
+    FirstAttemptError), BlockedAnswer (by a guard), RedactedAnswer (likewise), BadResponse (any of these except
+    TruncatedAnswer and RedactedAnswer), or a latency above a quantile of stable's own latencies, such as
+    Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
     other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
     is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one. Of feedback of
     clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
@@ -298,12 +300,13 @@ class TemplateMetric(ApiType):
     (
         "self.metrics.all(m, !has(m.kind) || m.kind != 'PairedEvent' || has(m.maxExtra) || has(m.maxSlowdown) || "
         "has(m.maxDisagreement) || (has(m.dryRun) && m.dryRun) || (has(m.event) && !(m.event in ['TruncatedAnswer', "
-        "'TokensFlip', 'LowerScore']) && self.metrics.exists(one, has(one.kind) && one.kind == 'PairedEvent' && "
-        "has(one.event) && one.event == 'BadResponse' && has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
+        "'RedactedAnswer', 'TokensFlip', 'LowerScore']) && self.metrics.exists(one, has(one.kind) && "
+        "one.kind == 'PairedEvent' && has(one.event) && one.event == 'BadResponse' && has(one.maxExtra) && "
+        "!(has(one.dryRun) && one.dryRun))))"
     ),
     (
         "a metric of kind PairedEvent could never pass: give it maxExtra, or give one of event: BadResponse maxExtra, "
-        "which covers all other events except TruncatedAnswer"
+        "which covers all other events except TruncatedAnswer and RedactedAnswer"
     ),
 )
 @rule(

@@ -16,6 +16,7 @@ from slipway_contracts.api.markers import (
     rule,
 )
 from slipway_contracts.api.types import DURATION, ApiType, Duration, Int32, Time, duration_rule
+from slipway_contracts.guards import Guards
 from slipway_contracts.resilience import ExternalProvider
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.accuracy import AccuracySpec
@@ -173,6 +174,9 @@ class TrafficSpec(ApiType):
     circuit_breaker: CircuitBreakerSpec | None = None
     retry_budget: RetryBudgetSpec | None = None
     degradation: DegradationSpec | None = None
+    guards: Guards = ()
+    """Checks of requests before the model, and of responses before the client. A change restarts nothing. See
+    docs/guards.md."""
 
 
 _LIMIT = "self.matches('^[1-9][0-9]{0,6}(ms|s)$')"

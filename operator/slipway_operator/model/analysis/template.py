@@ -36,13 +36,15 @@ BAD_EVENTS = {
     "NonFiniteLogits": "non_finite",
     "InvalidJSON": "invalid_json",
     "HungAnswer": "hung",
+    "BlockedAnswer": "blocked",
+    "RedactedAnswer": "redacted",
     "BadResponse": "bad",
     "FellBack": "fell_back",
 }
 FELL_BACK = "FellBack"  # clients' requests that went to a fallback, whatever the reason: pairs have none
 # The event that includes others, and the included events.
 COMPOSITE = "BadResponse"
-INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer", FELL_BACK}
+INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer", "RedactedAnswer", FELL_BACK}
 # Events of comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
 TOKENS_FLIP = "TokensFlip"  # also an event of pairs (kind PairedEvent)
 LOWER_SCORE = "LowerScore"  # an event of pairs only: the scorer rates canary's response lower

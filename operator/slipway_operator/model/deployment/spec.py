@@ -8,6 +8,7 @@ from functools import lru_cache
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.resilience import (
     LONGEST_EJECTION_S,
     CircuitBreaker,
@@ -89,6 +90,7 @@ class Spec:
     circuit_breaker: CircuitBreaker | None = None
     retry_budget: RetryBudget | None = None
     degradation: Degradation | None = None
+    guards: tuple[GuardSpec, ...] = ()  # checks of requests and responses
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
 
@@ -143,6 +145,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         circuit_breaker=_circuit_breaker(spec.traffic.circuit_breaker) if spec.traffic else None,
         retry_budget=_retry_budget(spec.traffic.retry_budget) if spec.traffic else None,
         degradation=_degradation(spec.traffic.degradation) if spec.traffic else None,
+        guards=spec.traffic.guards if spec.traffic else (),
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )

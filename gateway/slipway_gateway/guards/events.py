@@ -1,0 +1,89 @@
+"""Events of a stream as guards see them: cut from bytes, with their texts, and written again (pure)."""
+
+import msgspec
+
+from ..wire.json_values import UNREADABLE
+from . import texts
+from .protocol import GuardFailed
+from .texts import TextPart
+
+MAX_EVENT_BYTES = 1 << 20
+_DATA = b"data:"
+_DONE = b"[DONE]"
+_ANY = msgspec.json.Decoder()
+
+
+class EventCutter:
+    """Cuts whole events from the bytes of a stream, in however many pieces they come."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Whole events. Raises GuardFailed: one has more than MAX_EVENT_BYTES."""
+        begin = max(0, len(self._held) - 3)
+        self._held += chunk
+        found, at = [], 0
+        while (end := self._end(begin)) >= 0:
+            found.append(bytes(self._held[at:end]))
+            at = begin = end
+        del self._held[:at]
+        if len(self._held) > MAX_EVENT_BYTES:
+            raise GuardFailed(f"an event has more than {MAX_EVENT_BYTES >> 20} MiB")
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._held
+
+    def rest(self) -> bytes:
+        """What is no whole event yet; it is forgotten."""
+        rest = bytes(self._held)
+        self._held.clear()
+        return rest
+
+    def _end(self, begin: int) -> int:
+        """Where the event ends in which `begin` is; -1: not in these bytes."""
+        ends = ((self._held.find(mark, begin), len(mark)) for mark in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+        return min((at + size for at, size in ends if at >= 0), default=-1)
+
+
+class StreamEvent:
+    """One event. `parts`: its texts, which may be replaced before it is written."""
+
+    __slots__ = ("_raw", "_value", "is_changed", "is_last", "parts")
+
+    def __init__(self, raw: bytes) -> None:
+        """Raises GuardFailed: its data is neither JSON nor the end of a stream."""
+        self._raw, self._value = raw, None
+        self.parts: list[TextPart] = []
+        self.is_changed = self.is_last = False
+        data = b"\n".join(line[5:].strip() for line in raw.splitlines() if line.startswith(_DATA))
+        if not data:
+            return
+        if data == _DONE:
+            self.is_last = True
+            return
+        try:
+            self._value = _ANY.decode(data)
+        except (*UNREADABLE, ValueError):
+            raise GuardFailed("an event of the stream is no JSON") from None
+        self.parts = [part for part in texts.of_event(self._value) if part.text]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its texts may be those of events before it, as a whole: of the Responses API all but its deltas."""
+        kind = self._value.get("type") if isinstance(self._value, dict) else None
+        return isinstance(kind, str) and kind.startswith("response.") and not kind.endswith(".delta")
+
+    def written(self) -> bytes:
+        """Its bytes; where texts were replaced, with these."""
+        if not self.is_changed:
+            return self._raw
+        texts.forget_tokens(self._value)
+        lines = [line for line in self._raw.splitlines() if line and not line.startswith(_DATA)]
+        return b"\n".join((*lines, b"data: " + texts.encoded(self._value), b"", b""))
+
+    def replace(self, part: TextPart, text: str) -> None:
+        part.replace(text)
+        self.is_changed = True

@@ -1,0 +1,172 @@
+"""Processes that look for patterns and personal data: a few, started at their first call, ended when they take long."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from slipway_contracts.guards import BLOCK, GuardBuiltin
+from slipway_process.environment import for_isolated
+
+from .finder import MAX_MESSAGE_BYTES, Look, Result
+from .protocol import GuardFailed
+from .verdict import BLOCKED, REDACTED, Span, Verdict, merged
+
+log = logging.getLogger(__name__)
+_LOAD_S = 120.0  # for loading what calls need
+# Some recognizers load what they need when they first look at a text.
+_SAMPLE = "Call +1 212 555 0187 or write to anna@example.com about card 4111 1111 1111 1111."
+_RETRY_S = 1.0
+_ROOT = Path(__file__).resolve().parents[2]  # where the gateway's package is
+_RESULT = msgspec.json.Decoder(Result)
+
+
+class _Worker:
+    """One process. `loaded`: what it has loaded, so that the time of a call is that of looking."""
+
+    def __init__(self) -> None:
+        self.process: asyncio.subprocess.Process | None = None
+        self.loaded: set[str] = set()
+
+    def has_loaded(self, builtin: GuardBuiltin) -> bool:
+        return self.process is not None and self.process.returncode is None and _needs(builtin) in self.loaded
+
+    async def call(self, look: Look) -> Result:
+        """Raises GuardFailed: the process is gone."""
+        if self.process is None or self.process.returncode is not None:
+            self.loaded.clear()
+            self.process = await _started()
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin and stdout, "both are pipes"
+        message = msgspec.json.encode(look)
+        try:
+            stdin.write(len(message).to_bytes(4) + message)
+            await stdin.drain()
+            size = int.from_bytes(await stdout.readexactly(4))
+            if size > MAX_MESSAGE_BYTES:
+                raise GuardFailed("what was found is too long")
+            return _RESULT.decode(await stdout.readexactly(size))
+        except (OSError, asyncio.IncompleteReadError, msgspec.MsgspecError):
+            raise GuardFailed("its process ended") from None
+
+    def kill(self) -> None:
+        """Ends the process; the next call starts another one."""
+        process, self.process = self.process, None
+        self.loaded.clear()
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+async def _started() -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "slipway_gateway.guards.finder",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=for_isolated(1, _ROOT),
+        )
+    except OSError as error:
+        raise GuardFailed(f"its process does not start: {error.strerror}") from None
+
+
+class FinderPool:
+    """At most `most` processes, each with one call at a time; other calls wait for one."""
+
+    def __init__(self, most: int) -> None:
+        self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
+        self._workers = [_Worker() for _ in range(most)]
+        for worker in self._workers:
+            self._free.put_nowait(worker)
+        self._loading: set[asyncio.Task[None]] = set()
+
+    async def verdict(self, builtin: GuardBuiltin, texts: Mapping[str, str]) -> Verdict:
+        """The decision about texts. The caller limits its time.
+
+        Raises:
+            GuardFailed: nothing can look for this, or not yet.
+        """
+        if not self._workers:
+            raise GuardFailed("the gateways run no process for it (--guard-processes)")
+        worker = await self._free.get()
+        if not worker.has_loaded(builtin):
+            self._load(worker, builtin)
+            raise GuardFailed("its process is being started")
+        try:
+            result = await worker.call(_look(builtin, list(texts.values())))
+        except BaseException:  # also a call that took too long
+            worker.kill()
+            raise
+        finally:
+            self._free.put_nowait(worker)
+        if result.problem or len(result.found) != len(texts):
+            raise GuardFailed(result.problem or "its process found nothing for some texts")
+        return _verdict(builtin, dict(zip(texts, result.found, strict=True)))
+
+    def prepare(self, builtin: GuardBuiltin) -> None:
+        """Has free processes load what a call needs, so that the first one has all of its time."""
+        free = [self._free.get_nowait() for _ in range(self._free.qsize())]
+        for worker in free:
+            if worker.has_loaded(builtin):
+                self._free.put_nowait(worker)
+            else:
+                self._load(worker, builtin)
+
+    def _load(self, worker: _Worker, builtin: GuardBuiltin) -> None:
+        """Loading takes seconds, which the time of a call does not have. The worker is free again afterwards."""
+        task = asyncio.create_task(self._loaded(worker, builtin))
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+
+    async def _loaded(self, worker: _Worker, builtin: GuardBuiltin) -> None:
+        try:
+            async with asyncio.timeout(_LOAD_S):
+                result = await worker.call(_look(builtin, [_SAMPLE]))
+            if result.problem:
+                log.error("a guard cannot look for what it should: %s", result.problem)
+            worker.loaded.add(_needs(builtin))
+        except (GuardFailed, TimeoutError) as error:
+            log.error("a process that looks for patterns does not start: %s", error or "it takes too long")
+            worker.kill()
+            await asyncio.sleep(_RETRY_S)
+        except BaseException:
+            worker.kill()
+            raise
+        finally:
+            self._free.put_nowait(worker)
+
+    async def close(self) -> None:
+        for task in self._loading:
+            task.cancel()
+        await asyncio.gather(*self._loading, return_exceptions=True)
+        for worker in self._workers:
+            worker.kill()
+
+
+def _needs(builtin: GuardBuiltin) -> str:
+    """What a process has to load for this, and keeps: Presidio for a language, or nothing."""
+    return builtin.pii.language if builtin.pii else ""
+
+
+def _look(builtin: GuardBuiltin, texts: list[str]) -> Look:
+    pii = builtin.pii
+    if pii is None:
+        return Look(list(builtin.patterns), texts=texts)
+    return Look(list(builtin.patterns), list(pii.entities), pii.min_score / 100, pii.language, texts)
+
+
+def _verdict(builtin: GuardBuiltin, found: Mapping[str, list[tuple[int, int]]]) -> Verdict:
+    spans = {
+        path: merged(Span(start, end, builtin.replacement) for start, end in places)
+        for path, places in found.items()
+        if places
+    }
+    if not spans:
+        return Verdict()
+    return Verdict(BLOCKED, "it has what must not pass") if builtin.action == BLOCK else Verdict(REDACTED, spans=spans)
