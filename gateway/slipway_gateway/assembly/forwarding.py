@@ -67,10 +67,11 @@ def forwarding_of(
     memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
     metrics.remembered.set_function(lambda: memory.size_bytes)
     resumption = Resumption(settings, retries, memory, metrics, clock)
-    limits = TimeLimits(settings.request_timeout_s)
-    demand = _demand(settings, retries, limits, clock)
-    copies = MirrorMemory(budget.open(""), settings.mirror_max_bytes)
-    endpoints = MirrorEndpoints(balancer.in_flight, clock)
+    demand = _demand(settings, retries, limits := TimeLimits(settings.request_timeout_s), clock)
+    copies, endpoints = (
+        MirrorMemory(budget.open(""), settings.mirror_max_bytes),
+        MirrorEndpoints(balancer.in_flight, clock),
+    )
     queue = MirrorQueue(
         settings,
         balancer,
@@ -87,18 +88,11 @@ def forwarding_of(
     legs = LegSender(settings, session, copies, endpoints, clock, crashes.copy_died, isolation=isolation)
     guards = guards_of(settings, balancer, metrics, session)
     twins = TwinShadows(
-        settings,
-        balancer,
-        metrics,
-        legs,
-        demand.is_busy,
-        is_suspect=crashes.is_suspect,
-        signer=signer,
-        checks=guards,
+        settings, balancer, metrics, legs, demand.is_busy, is_suspect=crashes.is_suspect, signer=signer, checks=guards
     )
-    feedback = FeedbackTokens(settings.tenant_keys_file)
-    events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
-    relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
+    feedback, stall_s = FeedbackTokens(settings.tenant_keys_file), settings.stall_timeout_s
+    events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=stall_s)
+    relays = RelayContext(resumption, queue, crashes, clock, stall_s, events)
     proxy = Proxy(
         settings,
         balancer,
