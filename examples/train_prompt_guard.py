@@ -1,4 +1,4 @@
-"""Trains the classifier of examples/guards.yaml, which tells prompt injections from other prompts, in seconds.
+"""Trains the classifier of examples/guards.yaml, which finds prompt injections: seconds of one core.
 
 It shows how a served classifier becomes a guard. Its sentences are made from a few dozen phrases, so it knows little
 beyond these: train one on your own traffic before you rely on it.

@@ -81,32 +81,18 @@ def forwarding_of(
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
     demand = _demand(settings, retries, limits, clock)
-    copies = MirrorMemory(budget.open(""), settings.mirror_max_bytes)
-    endpoints = MirrorEndpoints(balancer.in_flight, clock)
-    queue = MirrorQueue(
+    guards = guards_of(settings, balancer, metrics, session)
+    queue, twins = _mirrors(
         settings,
         balancer,
         metrics,
         session,
-        demand.is_busy,
-        memory=copies,
+        copies=MirrorMemory(budget.open(""), settings.mirror_max_bytes),
         signer=signer,
-        endpoints=endpoints,
         isolation=isolation,
-        is_suspect=crashes.is_suspect,
-        on_death=crashes.copy_died,
-    )
-    legs = LegSender(settings, session, copies, endpoints, clock, crashes.copy_died, isolation=isolation)
-    guards = guards_of(settings, balancer, metrics, session)
-    twins = TwinShadows(
-        settings,
-        balancer,
-        metrics,
-        legs,
-        demand.is_busy,
-        is_suspect=crashes.is_suspect,
-        signer=signer,
-        checks=guards,
+        crashes=crashes,
+        is_busy=demand.is_busy,
+        guards=guards,
     )
     feedback = FeedbackTokens(settings.tenant_keys_file)
     events = EventRelays(metrics, clock, silence_s=settings.idle_timeout_s, stall_s=settings.stall_timeout_s)
@@ -141,6 +127,41 @@ def forwarding_of(
         streams,
         guards,
     )
+
+
+def _mirrors(
+    settings: GatewaySettings,
+    balancer: LoadBalancer,
+    metrics: GatewayMetrics,
+    session: aiohttp.ClientSession,
+    *,
+    copies: MirrorMemory,
+    signer: TenantSigner,
+    isolation: TenantIsolation,
+    crashes: CrashTracker,
+    is_busy: Callable[[str], bool],
+    guards: GuardChecks,
+) -> tuple[MirrorQueue, TwinShadows]:
+    """What sends copies of requests: to mirrors of routes, and in pairs to a canary and its twin."""
+    endpoints = MirrorEndpoints(balancer.in_flight, time.monotonic)
+    queue = MirrorQueue(
+        settings,
+        balancer,
+        metrics,
+        session,
+        is_busy,
+        memory=copies,
+        signer=signer,
+        endpoints=endpoints,
+        isolation=isolation,
+        is_suspect=crashes.is_suspect,
+        on_death=crashes.copy_died,
+    )
+    legs = LegSender(settings, session, copies, endpoints, time.monotonic, crashes.copy_died, isolation=isolation)
+    twins = TwinShadows(
+        settings, balancer, metrics, legs, is_busy, is_suspect=crashes.is_suspect, signer=signer, checks=guards
+    )
+    return queue, twins
 
 
 def _classifiers(

@@ -74,7 +74,8 @@ class GuardChecks:
     async def _result(
         self, bound: BoundGuard, subject: Subject, texts: Mapping[str, str], client: str
     ) -> Verdict | GuardFailed:
-        guard, began_s, result = bound.guard, self._clock(), None
+        guard, began_s = bound.guard, self._clock()
+        result: Verdict | GuardFailed
         try:
             result = await self._bounded(bound, subject, texts, client)
         except GuardFailed as error:

@@ -299,7 +299,7 @@ async def test_a_client_has_its_share_of_the_calls() -> None:
     hook = Webhook(delay_s=0.3)
     keys = [make_key("aaaaaa"), make_key("bbbbbb")]
     tenants = [tenant("greedy", keys[0]), tenant("other", keys[1])]
-    settings = {"guard_max_inflight": 8, "max_client_percentage": 50}
+    settings: dict[str, Any] = {"guard_max_inflight": 8, "max_client_percentage": 50}
     async with guarded_gateway(replying("x"), hook, ["Input"], tenants=tenants, **settings) as (gate, _, _):
         greedy = [asyncio.create_task(post(gate, chat("hi"), headers=bearer(keys[0]))) for _ in range(12)]
         await asyncio.sleep(0.1)
