@@ -50,6 +50,7 @@ OF_ONE = {
     "pool_max_load_s": "a time",
     "max_image_pixels": "one image",
     "max_model_len": "one request",
+    "max_lora_rank": "one adapter",
     "max_engine_restarts": "restarts, which no client waits for",
     "max_step_s": "a time",
     "max_inter_token_s": "a time",

@@ -67,6 +67,8 @@ ALLOWED = {
     "jobs/slipway_jobs/serving/idempotency.py IdempotentRequests._claimed": Site(1, LOGGED),
     "jobs/slipway_jobs/webhooks/deliverer.py Deliverer._claim": Site(1, LOGGED),
     "server/slipway_fetcher/objects/proxy.py GuardedProxy.__init__": Site(1, KEPT),
+    "server/slipway_server/engine/adapters/loader.py AdapterLoader.load": Site(1, KEPT),
+    "server/slipway_server/http/adapters.py commands.answering.answer": Site(1, REQUEST),
     "server/slipway_server/http/debug.py profiles.answer": Site(1, HERE),
     "server/slipway_server/http/openai.py generate_all": Site(1, HERE),
     "server/slipway_predict/http/pool/app.py serve": Site(1, LIFE),
