@@ -27,7 +27,7 @@ from tests.support.postgres import Postgres
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(3600)]
 DIALOGUES, TURNS = int(os.environ.get("DIALOGUES", "1000")), 10
-AT_ONCE = 40
+AT_ONCE = 20
 KILL_EACH_S = (1.0, 4.0)
 _PATIENCE_S = 300.0
 

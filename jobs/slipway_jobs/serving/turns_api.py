@@ -1,6 +1,8 @@
 """What gateways read before a turn of a conversation, and write after it: they alone call it (`tenancy`)."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,6 +39,9 @@ class TurnsApi:
     def __init__(self, database: Database, store: ConversationStore, metrics: JobsMetrics) -> None:
         self._database, self._store, self._metrics = database, store, metrics
         self._places = Shares(MAX_CONTEXTS)
+        # Writes of one tenant wait for one another here, and not at the lock of the database, where each would hold one
+        # of the few connections that reads and other tenants need.
+        self._writing: dict[str, asyncio.Lock] = {}
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post(CONTEXT_PATH, self.context), web.post(TURNS_PATH, self.turn)]
@@ -44,7 +49,8 @@ class TurnsApi:
     async def context(self, request: web.Request) -> web.StreamResponse:
         query = await _read(request, _QUERY, _MAX_QUERY_BYTES)
         _check_ids(query, ("previous_response_id", "conversation"), ("without", "key"))
-        context: Context = await self._within(request, self._store.context, query)
+        with self._place(request) as tenant, refusals(continues=True):
+            context: Context = await self._database.call(self._store.context, tenant, query)
         return json_response(context)
 
     async def turn(self, request: web.Request) -> web.StreamResponse:
@@ -53,7 +59,7 @@ class TurnsApi:
         if not turn.id or len(turn.input) + len(turn.output) > 2 * MAX_ITEMS:
             raise invalid("id", "A turn has an id, and a bounded number of items.")
         try:
-            added: int = await self._within(request, self._store.store, turn)
+            added = await self._stored(request, turn)
         except BaseException as error:
             self._metrics.conversation_failures.labels(_reason(error)).inc()
             raise
@@ -63,17 +69,27 @@ class TurnsApi:
             self._metrics.conversation_bytes.inc(added)
         return json_response(TurnStored(count, added))
 
-    async def _within(self, request: web.Request, call: Any, given: Any) -> Any:
-        """Runs a call of the store in one of the places. Raises JobsRefusal."""
+    async def _stored(self, request: web.Request, turn: Turn) -> int:
+        """The bytes that a turn added. Raises JobsRefusal."""
+        with self._place(request) as tenant, refusals(continues=True):
+            lock = self._writing.setdefault(tenant, asyncio.Lock())
+            try:
+                async with lock:
+                    return await self._database.call(self._store.store, tenant, turn)
+            finally:
+                if not self._places.taken[tenant] - 1:
+                    self._writing.pop(tenant, None)
+
+    @contextlib.contextmanager
+    def _place(self, request: web.Request) -> Iterator[str]:
+        """One of the places, for the tenant of a request. Raises JobsRefusal 429."""
         tenant = tenant_of(request)
         if not self._places.take(tenant):
             raise JobsRefusal(
                 429, "too_many_turns", "Too many conversations are read and written now.", retry_after_s=1
             )
         try:
-            # A thread works on it also when the gateway has left, so that its place is taken until then.
-            with refusals(continues=True):
-                return await asyncio.shield(self._database.call(call, tenant, given))
+            yield tenant
         finally:
             self._places.give_back(tenant)
 

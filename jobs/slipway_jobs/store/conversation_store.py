@@ -457,8 +457,6 @@ class ConversationStore:
             rows.append(own | {"part": part, "bytes": len(item), "data": sealed})
         if rows:
             self._database.add(connection, items, rows)
-            own_row = (conversations.c.tenant == tenant, conversations.c.id == name)
-            connection.execute(update(conversations).where(*own_row).values(next_n=first + len(rows)))
         return added
 
     def _changed(
@@ -470,10 +468,11 @@ class ConversationStore:
         now_s: float,
         values: Mapping[str, Any] | None = None,
     ) -> None:
-        """Counts a change of a conversation, whose idle time begins again."""
+        """Counts a change of a conversation, whose idle time begins again. Items that it adds have the next numbers."""
         own = (conversations.c.tenant == tenant, conversations.c.id == name)
         keep_until, idle_until = conversations.c.created_at + self._keep_s, now_s + self._idle_s
         changed = {"items": conversations.c["items"] + change.items, "bytes": conversations.c.bytes + change.bytes}
+        changed["next_n"] = conversations.c.next_n + max(0, change.items)
         changed["expires_at"] = case((keep_until < idle_until, keep_until), else_=idle_until)
         connection.execute(update(conversations).where(*own).values(changed | dict(values or {})))
         self._usage.add(connection, tenant, change)
