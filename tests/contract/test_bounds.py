@@ -23,6 +23,7 @@ OF_ONE = {
     "max_body_bytes": "one body",
     "cache_max_response_bytes": "one response",
     "plane_max_body_bytes": "one body",
+    "websocket_max_message_bytes": "one message",
     "max_client_percentage": "the share itself",
     "max_header_bytes": "one line",
     "max_connections_per_address": "the share itself",

@@ -58,9 +58,10 @@ class World:
 async def world(folder: Path) -> AsyncIterator[World]:
     made = World(folder)
     async with AsyncExitStack() as stack:
-        for process in (*made.pods, *made.gates):
+        processes: list[SpawnedPod | SpawnedGateway] = [*made.pods, *made.gates]
+        for process in processes:
             stack.push_async_callback(process.kill)
-        await asyncio.gather(*(process.start() for process in (*made.pods, *made.gates)))
+        await asyncio.gather(*(process.start() for process in processes))
         yield made
 
 

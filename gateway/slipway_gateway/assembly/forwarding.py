@@ -75,9 +75,7 @@ def forwarding_of(
     isolation = TenantIsolation(balancer.published, signer)
     sender = Sender(balancer, session, open_direct(session), signer, clock, isolation)
     retries = Retries(settings, balancer, metrics, sender, crashes, clock=clock)
-    memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
-    streams = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
-    metrics.remembered.set_function(lambda: memory.size_bytes + streams.size_bytes)
+    memory, streams = _resume_memories(settings, metrics, clock, budget)
     resumption = Resumption(settings, retries, memory, metrics, clock)
     limits = TimeLimits(settings.request_timeout_s)
     demand = _demand(settings, retries, limits, clock)
@@ -111,22 +109,8 @@ def forwarding_of(
         inference_log=inference_log,
         experiments=experiments,
     )
-    return Forwarding(
-        proxy,
-        budget,
-        feedback,
-        resumption,
-        queue,
-        twins,
-        inference_log,
-        crashes,
-        signer,
-        events,
-        external,
-        classifiers,
-        streams,
-        guards,
-    )
+    logs = (feedback, resumption, queue, twins, inference_log, crashes, signer, events)
+    return Forwarding(proxy, budget, *logs, external, classifiers, streams, guards)
 
 
 def _mirrors(
@@ -217,6 +201,16 @@ def guards_of(
         most=most,
         percentage=settings.max_client_percentage,
     )
+
+
+def _resume_memories(
+    settings: GatewaySettings, metrics: GatewayMetrics, clock: Callable[[], float], budget: MemoryBudget
+) -> tuple[ResumeMemory, ResumeMemory]:
+    """Of tokens of broken streams, and of requests whose clients may come back by their ids."""
+    bounds = (settings.max_remembered_bytes, settings.remember_s, clock, budget)
+    memory, streams = ResumeMemory(*bounds), ResumeMemory(*bounds)
+    metrics.remembered.set_function(lambda: memory.size_bytes + streams.size_bytes)
+    return memory, streams
 
 
 def caches_of(

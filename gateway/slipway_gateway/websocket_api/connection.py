@@ -50,10 +50,10 @@ class CountedFrames:
         self._parser, self._account, self._refuse = parser, account, refuse
         self._most_bytes = _MOST_FRAGMENTED * most_bytes + (64 << 10)
         self._pending_bytes = 0
-        self.heard = True  # something came since this was set to False
+        self.is_alive = True  # something came since this was set to False
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        self.heard = True
+        self.is_alive = True
         self._pending_bytes += len(data)
         more_bytes = self._pending_bytes - self._account.held_bytes
         if self._pending_bytes > self._most_bytes or (more_bytes >= _STEP_BYTES and self._account.grow(more_bytes)):
@@ -252,16 +252,16 @@ class StreamConnection:
         while not self._closing:
             await asyncio.sleep(self._settings.websocket_ping_interval_s)
             transport = self._request.transport
-            heard = self._frames is None or self._frames.heard
+            is_alive = self._frames is None or self._frames.is_alive
             if transport is None or transport.get_write_buffer_size():
                 continue
-            if waits and not heard:
+            if waits and not is_alive:
                 self.reason = self.reason or "lost"
                 transport.abort()
                 return
             if self._frames is not None:
-                self._frames.heard = False
-            waits = not heard
+                self._frames.is_alive = False
+            waits = not is_alive
             if waits:
                 with contextlib.suppress(ConnectionError):
                     await self.send(b"", WSMsgType.PING)

@@ -7,7 +7,11 @@ from urllib.parse import urlsplit
 
 from multidict import CIMultiDict, MultiMapping
 
+from slipway_contracts.headers import RESUMABLE
+
 from ..wire import errors
+from ..wire.headers import REQUEST_ID
+from ..wire.resume import LAST_EVENT_ID
 
 PROTOCOL = "slipway.v1"
 _BEARER = "bearer."
@@ -21,9 +25,9 @@ _OF_CONNECTION = frozenset(
         "content-length",
         "content-type",
         "transfer-encoding",
-        "last-event-id",
-        "x-request-id",
-        "x-slipway-resumable",
+        LAST_EVENT_ID.lower(),
+        REQUEST_ID.lower(),
+        RESUMABLE.lower(),
     }
 )
 
