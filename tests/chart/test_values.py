@@ -122,6 +122,17 @@ OTHER: Values = {
     "gateway.inferenceLog.urlSecret.key": "mine",
     "gateway.inferenceLog.retentionSeconds": 777,
     "gateway.inferenceLog.maxContentBytes": 777,
+    "gateway.exposures.stdout": True,
+    "gateway.exposures.url": "https://events.example.com/exposures",
+    "gateway.exposures.hosts": ["*.example.com"],
+    "gateway.exposures.databaseUrlSecret.name": "exposures",
+    "gateway.exposures.databaseUrlSecret.key": "mine",
+    "gateway.exposures.existingSecret": "exposures",
+    "gateway.exposures.retentionSeconds": 7777,
+    "gateway.exposures.kafka.servers": ["kafka:9092"],
+    "gateway.exposures.kafka.topic": "mine",
+    "gateway.exposures.windowSeconds": 7777,
+    "gateway.exposures.rawUnits": True,
     "gateway.stickyBy": ["key"],
     "gateway.allowedOrigins": ["https://app.example.com"],
     "gateway.limits.maxInflight": 7,
@@ -285,6 +296,12 @@ NEEDS: dict[str, Values] = {
         f"gateway.inferenceLog.{leaf}": {"gateway.inferenceLog.urlSecret.name": "inferences"}
         for leaf in ("urlSecret.key", "retentionSeconds", "maxContentBytes")
     },
+    **{
+        f"gateway.exposures.{leaf}": {"gateway.exposures.databaseUrlSecret.name": "exposures"}
+        for leaf in ("databaseUrlSecret.key", "retentionSeconds")
+    },
+    "gateway.exposures.hosts": {"gateway.exposures.url": "https://events.example.com"},
+    "gateway.exposures.kafka.topic": {"gateway.exposures.kafka.servers": ["kafka:9092"]},
     "quotas.redis.urlSecret.key": {"quotas.redis.urlSecret.name": "redis"},
     "quotas.redis.timeoutSeconds": {"quotas.redis.urlSecret.name": "redis"},
     "metrics.serviceMonitor.labels": {"metrics.serviceMonitor.enabled": True},
