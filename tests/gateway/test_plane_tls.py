@@ -338,6 +338,19 @@ async def test_many_handshakes_at_once_are_all_done(authority: Authority) -> Non
         await until_async(lambda: refusals(gate, "handshake") == 4)
 
 
+async def test_without_a_fast_lane_python_does_the_handshakes(authority: Authority) -> None:
+    async with serving(authority, plane_max_body_bytes=0, header_timeout_s=1.0) as gate:
+        reader, writer = await connect(gate, trusting(authority))
+        writer.write(post())
+        assert (await response(reader))[0] == 200
+        silent, other = await asyncio.open_connection("127.0.0.1", port_of(gate))
+        async with asyncio.timeout(30):
+            assert await silent.read() == b""
+        other.close()
+        writer.close()
+        await until_async(lambda: gate.plane is not None and gate.plane.connections == 0)
+
+
 async def test_files_that_rustls_cannot_use_leave_handshakes_to_python(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

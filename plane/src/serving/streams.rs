@@ -5,11 +5,14 @@ use std::sync::Mutex;
 
 use rustls::ServerConnection;
 use tokio::net::TcpStream;
+use tokio::task::consume_budget;
 
 use crate::handover::locked;
 
 /// What one TLS session keeps of data that its client does not read.
 const MAX_UNSENT_BYTES: usize = 64 << 10;
+/// Reads of a socket for one of plain bytes. More records without any are looked at when others had their turn.
+const MAX_READS: usize = 4;
 
 #[derive(Debug)]
 pub enum ClientStream {
@@ -39,10 +42,13 @@ impl ClientStream {
 
     /// Returns when a read may find something. Like all that waits here, it may be dropped at any time.
     pub async fn readable(&self) -> io::Result<()> {
-        match self {
-            ClientStream::Tls(tls) if tls.has_plain_bytes() => Ok(()),
-            _ => self.tcp().readable().await,
+        if let ClientStream::Tls(tls) = self {
+            consume_budget().await; // unlike a socket, it may be readable many times without a byte
+            if tls.has_plain_bytes() {
+                return Ok(());
+            }
         }
+        self.tcp().readable().await
     }
 
     /// Appends what is there. 0: the client ended its half. Raises WouldBlock: nothing is there.
@@ -105,7 +111,7 @@ impl TlsStream {
 
     fn try_read_buf(&self, into: &mut Vec<u8>) -> io::Result<usize> {
         let mut session = locked(&self.session);
-        loop {
+        for _ in 0..MAX_READS {
             let mut reader = session.reader();
             match reader.fill_buf() {
                 Ok(data) => {
@@ -121,6 +127,7 @@ impl TlsStream {
             }
             receive(&self.tcp, &mut session)?;
         }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     fn try_write(&self, data: &[u8]) -> io::Result<usize> {
