@@ -109,8 +109,8 @@ def forwarding_of(
         inference_log=inference_log,
         experiments=experiments,
     )
-    logs = (feedback, resumption, queue, twins, inference_log, crashes, signer, events)
-    return Forwarding(proxy, budget, *logs, external, classifiers, streams, guards)
+    parts = (feedback, resumption, queue, twins, inference_log, crashes, signer, events)
+    return Forwarding(proxy, budget, *parts, external, classifiers, streams, guards)
 
 
 def _mirrors(
