@@ -485,13 +485,10 @@ async def test_a_database_keeps_each_exposure_once(tmp_path: Path) -> None:
 async def test_a_log_that_takes_nothing_is_counted(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/no-such-folder/exposures.db"
     async with running(experiment(), exposure_database_url=url) as gate:
-
-        async def is_lost() -> bool:
-            async with gate.client.get(f"{gate.admin_url}/internal/experiments") as answer:
-                return bool((await answer.json())["lost"] == 1)
-
         await reached(gate, "user-1")
-        await until_async(is_lost, "the exposure is lost")
+        await until_async(lambda: gate.metrics.lost_exposures() == 1, "the exposure is lost")
+        async with gate.client.get(f"{gate.admin_url}/internal/experiments") as answer:
+            assert (await answer.json())["lost"] == 1
         labels = {"sink": "database", "reason": "write_failed"}
         assert gate.metrics.registry.get_sample_value("slipway_gateway_exposures_lost_total", labels) == 1
 
