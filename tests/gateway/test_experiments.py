@@ -484,14 +484,11 @@ async def test_a_database_keeps_each_exposure_once(tmp_path: Path) -> None:
 
 async def test_a_log_that_takes_nothing_is_counted(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/no-such-folder/exposures.db"
-
-    async def lost(gate: Gateway) -> int:
-        async with gate.client.get(f"{gate.admin_url}/internal/experiments") as answer:
-            return int((await answer.json())["lost"])
-
     async with running(experiment(), exposure_database_url=url) as gate:
         await reached(gate, "user-1")
-        await until_async(lambda: lost(gate), "the exposure is lost", holds=lambda count: count == 1)
+        await until_async(lambda: gate.metrics.lost_exposures() == 1, "the exposure is lost")
+        async with gate.client.get(f"{gate.admin_url}/internal/experiments") as answer:
+            assert (await answer.json())["lost"] == 1
         labels = {"sink": "database", "reason": "write_failed"}
         assert gate.metrics.registry.get_sample_value("slipway_gateway_exposures_lost_total", labels) == 1
 

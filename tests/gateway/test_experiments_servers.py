@@ -1,13 +1,16 @@
 """Exposures with real servers: each unit once over gateways and restarts at Redis, and once in PostgreSQL."""
 
-import contextlib
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import pg8000.dbapi
 import pytest
+from sqlalchemy import select
 
+from slipway_gateway.experiments.sinks.database import exposures
+from slipway_gateway.ledger.tables import open_engine
+from slipway_process.database_urls import parse_url
 from tests.support.postgres import postgres
 from tests.support.redis import redis_server
 
@@ -23,7 +26,7 @@ async def test_with_redis_a_unit_is_logged_once_over_gateways_and_restarts(tmp_p
     counted: Counter[str] = Counter()
     with redis_server() as server:
         for n in range(2):  # the second time, after a restart of both
-            options = {"redis_url": server.url, "redis_timeout_s": 2.0}
+            options: dict[str, Any] = {"redis_url": server.url, "redis_timeout_s": 2.0}
             async with (
                 running(made, exposure_log=f"{log}-{n}-a", **options) as one,
                 running(made, exposure_log=f"{log}-{n}-b", **options) as two,
@@ -53,18 +56,8 @@ async def test_postgresql_keeps_each_exposure_of_two_gateways_once() -> None:
             async with running(experiment(), exposure_database_url=server.url, exposure_raw_units=True) as gate:
                 for user in USERS:
                     await reached(gate, user)
-        with contextlib.closing(pg8000.dbapi.connect(**connection(server.url))) as found:
-            cursor = found.cursor()
-            cursor.execute("select value, arm from slipway_exposures order by at")
-            rows = cursor.fetchall()
+        engine = open_engine(parse_url(server.url))
+        with engine.connect() as found:
+            rows = found.execute(select(exposures.c.value, exposures.c.arm)).all()
+        engine.dispose()
     assert sorted(map(tuple, rows)) == sorted((user, arm_of(experiment(), user)) for user in USERS)
-
-
-def connection(url: str) -> dict[str, object]:
-    """Arguments of the driver for a URL."""
-    from sqlalchemy.engine import make_url
-
-    parts = make_url(url)
-    return {"user": parts.username, "password": parts.password, "host": parts.host, "port": parts.port} | {
-        "database": parts.database
-    }
