@@ -90,6 +90,7 @@ class StreamRun:
         self.id, self.start, self.caller, self.sink = id_, start, caller, sink
         self.connection = CallConnection(caller.peer, caller.is_cutting, self._abort)
         self.end = ""  # why its client ends it, one of `_ENDS`
+        self.is_over = False  # its client has the last message
         self.owner = ""
         self.body = b""
         self._task = asyncio.current_task()
@@ -98,7 +99,7 @@ class StreamRun:
 
     def cancel(self, end: str) -> None:
         """Ends it, unless it ends already."""
-        if not self.end and self._task is not None:
+        if not self.end and not self.is_over and self._task is not None:
             self.end = end
             self._task.cancel()
 
@@ -126,6 +127,7 @@ class StreamRun:
             await (self.sink.deliver(event) if event.error is None else self.sink.fail(Failure(0, event.error)))
         finally:
             self._delivers = False
+        self.is_over = event.is_last
 
     def uncancel(self) -> bool:
         """Whether its client alone cancelled the task; the task may then go on."""

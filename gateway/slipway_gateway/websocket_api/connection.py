@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 STALLED = "stalled"
 _CLOSED_S = 2.0  # for the client's close frame; after it the connection ends
-_LINGER_S = 5.0  # for what is still in its buffers
+_LINGER_S = 20.0  # for what is still in its buffers
 # A message of at most this size into an empty buffer is below the size from which a write waits.
 _AT_ONCE_BYTES = 16 << 10
 _STEP_BYTES = 4 << 10
@@ -89,7 +89,8 @@ class StreamConnection:
             writer_limit=0,
         )
         self._loop = asyncio.get_running_loop()
-        self._runs: dict[str, StreamRun | None] = {}  # None: its task has not begun
+        self._sinks: dict[str, _RequestSink] = {}  # of requests, by their ids
+        self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._rate = frames.MessageRate.full(settings.websocket_messages_per_second, self._loop.time())
         self._idle: asyncio.Timeout | None = None
@@ -122,7 +123,7 @@ class StreamConnection:
     def drain(self) -> None:
         """The gateway ends: running requests go on, and the connection ends with the last of them."""
         self._drains = True
-        if not self._runs:
+        if not self._running:
             self.close(WSCloseCode.GOING_AWAY, "drained")
 
     def close(self, code: int, reason: str) -> None:
@@ -193,8 +194,8 @@ class StreamConnection:
             await self._refuse(error.refusal, error.id, message)
             return
         if isinstance(start, Cancel):
-            if (run := self._runs.get(start.id)) is not None:
-                run.cancel(CANCELLED)
+            if (sink := self._sinks.get(start.id)) is not None and sink.run is not None:
+                sink.run.cancel(CANCELLED)
             return
         if refusal := self._refusal(start):
             await self._refuse(refusal, start.id, message)
@@ -204,10 +205,10 @@ class StreamConnection:
     def _refusal(self, start: Generate | Resume) -> errors.RequestError | None:
         if self._drains:
             return errors.draining()
-        if start.id in self._runs:
+        if (sink := self._sinks.get(start.id)) is not None and not sink.is_over:
             return errors.invalid("duplicate_id", "A request of this id runs on this connection.", param="id")
         limit = self._settings.websocket_max_requests
-        if len(self._runs) >= limit:
+        if self._running >= limit:
             return errors.overloaded(f"{limit} requests run on this connection, which is the most.")
         return None
 
@@ -221,23 +222,25 @@ class StreamConnection:
     def _begin(self, start: Generate | Resume) -> None:
         if self._idle is not None:
             self._idle.reschedule(None)
-        id_ = start.id or new_id()
-        self._runs[id_] = None
-        task = observe(asyncio.create_task(self._run(id_, start), name="request of a WebSocket"))
+        sink = _RequestSink(self, start.id or new_id())
+        self._sinks[sink.id] = sink
+        self._running += 1
+        task = observe(asyncio.create_task(self._run(sink, start), name="request of a WebSocket"))
         self._tasks.add(task)
-        task.add_done_callback(lambda _: self._ran(task, id_))
+        task.add_done_callback(lambda _: self._ran(task, sink))
 
-    async def _run(self, id_: str, start: Generate | Resume) -> None:
-        sink = _RequestSink(self, id_)
-        self._runs[id_] = run = StreamRun(id_, start, self._caller, sink)
-        await self._streams.run(run)
+    async def _run(self, sink: "_RequestSink", start: Generate | Resume) -> None:
+        sink.run = StreamRun(sink.id, start, self._caller, sink)
+        await self._streams.run(sink.run)
         if sink.is_unauthenticated:
             self.close(WSCloseCode.POLICY_VIOLATION, "credentials")
 
-    def _ran(self, task: "asyncio.Task[None]", id_: str) -> None:
+    def _ran(self, task: "asyncio.Task[None]", sink: "_RequestSink") -> None:
         self._tasks.discard(task)
-        self._runs.pop(id_, None)
-        if self._runs or self._closing:
+        self._running -= 1
+        if self._sinks.get(sink.id) is sink:  # the client may have used the id again
+            del self._sinks[sink.id]
+        if self._running or self._closing:
             return
         if self._drains:
             self.close(WSCloseCode.GOING_AWAY, "drained")
@@ -288,15 +291,17 @@ class _RequestSink:
     """What the client gets of one request."""
 
     def __init__(self, connection: StreamConnection, id_: str) -> None:
-        self._connection, self._id = connection, id_
-        self.is_unauthenticated = False
+        self._connection, self.id = connection, id_
+        self.run: StreamRun | None = None  # None: its task has not begun
+        self.is_unauthenticated = self.is_over = False
 
     async def deliver(self, event: TokenEvent) -> None:
-        await self._connection.send(frames.event_message(self._id, event))
+        self.is_over = event.is_last
+        await self._connection.send(frames.event_message(self.id, event))
 
     async def fail(self, failure: Failure) -> None:
-        self.is_unauthenticated = failure.status == 401
-        await self._connection.send(frames.error_message(self._id, failure))
+        self.is_over, self.is_unauthenticated = True, failure.status == 401
+        await self._connection.send(frames.error_message(self.id, failure))
 
     def stalled(self) -> None:
         self._connection.close(WSCloseCode.POLICY_VIOLATION, STALLED)
