@@ -16,7 +16,8 @@ class SecuredTransport(asyncio.Transport):
 
     def __init__(self, inner: asyncio.Transport, secured: "_native.Secured", context: ssl.SSLContext) -> None:
         self._inner, self._secured = inner, secured
-        super().__init__({"peername": secured.peer, "sockname": secured.local, "sslcontext": context})
+        super().__init__()
+        self._known: dict[str, Any] = {"peername": secured.peer, "sockname": secured.local, "sslcontext": context}
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """As of a transport with TLS: also `peercert`, with what `identity.certificates.read` reads of it.
@@ -25,10 +26,10 @@ class SecuredTransport(asyncio.Transport):
         """
         if name == "socket":
             return self._inner.get_extra_info(name, default)
-        if name == "peercert" and "peercert" not in self._extra:
+        if name == "peercert" and "peercert" not in self._known:
             der = self._secured.certificate
-            self._extra["peercert"] = peer_of(der) if der is not None else None
-        return super().get_extra_info(name, default)
+            self._known["peercert"] = peer_of(der) if der is not None else None
+        return self._known.get(name, default)
 
     def abort(self) -> None:
         """Closes at once. TLS does not tell the client that it has all."""

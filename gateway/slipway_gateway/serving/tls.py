@@ -54,9 +54,13 @@ class TlsFiles:
 
     def pem(self) -> "Pem":
         """Raises OSError."""
-        paths = (self.certificate, self.private_key, self.client_ca)
-        contents = [Path(path).read_bytes() if path else b"" for path in paths]
-        return Pem(*contents, self.client_auth != OPTIONAL, self.min_version == "1.3")
+        return Pem(
+            certificate=Path(self.certificate).read_bytes(),
+            private_key=Path(self.private_key).read_bytes(),
+            client_ca=Path(self.client_ca).read_bytes() if self.client_ca else b"",
+            requires_client=self.client_auth != OPTIONAL,
+            is_newest=self.min_version == "1.3",
+        )
 
     def load(self) -> tuple[dict[str, ssl.SSLContext], datetime]:
         """A context with the certificate for each protocol of `PROTOCOLS`, and when the certificate expires.
