@@ -69,7 +69,7 @@ class AdapterLoader:
         """Has the thread read the adapter; `take` returns what came of it."""
         if not self._started:
             self._started = True
-            # Nothing asks for its end: it waits for jobs as long as the process lives.
+            # It waits for jobs as long as the process lives.
             kept = ("adapters", self._run, lambda name: log.error("a thread failed", extra={"thread": name}))
             threading.Thread(target=keep_thread, args=(*kept, threading.Event()), name="adapters", daemon=True).start()
         self._jobs.put(path)

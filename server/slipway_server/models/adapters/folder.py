@@ -1,6 +1,6 @@
 """Reads an adapter's folder: checks everything by the header before a tensor is read, then reads each tensor once.
 
-Files are read, not mapped: a mapped file that somebody shortens would end the process.
+Files are read, not mapped: a mapped file that is shortened would end the process.
 """
 
 import hashlib
