@@ -42,7 +42,7 @@ class Context(msgspec.Struct, omit_defaults=True):
     revision: str = ""
 
 
-class Turn(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class ConversationTurn(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """One response with its input. `response`: OpenAI's object without `output`. The rest is as in ContextQuery.
 
     `model`: namespace/name of the deployment that answered, `revision`: its revision.
@@ -60,7 +60,7 @@ class Turn(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class TurnStored(msgspec.Struct):
-    """The answer to a Turn that is stored, now or before."""
+    """The answer to a ConversationTurn that is stored, now or before."""
 
     items: int
     bytes: int

@@ -73,16 +73,13 @@ def main() -> None:
         sys.exit(f"slipway-jobs: {error}")
 
 
-async def run(
-    settings: JobsSettings, database: Database, secrets: Sequence[bytes] = (), keyring: Keyring | None = None
-) -> int:
+async def run(settings: JobsSettings, database: Database, secrets: Sequence[bytes], keyring: Keyring) -> int:
     """Serves files and batches until SIGTERM or SIGINT; returns the exit code of the process.
 
     Raises:
         OSError: a port is taken, or the file of certificates cannot be read.
     """
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
-    keyring = keyring or Keyring.none()
     files = FileStore(database, settings.max_tenant_bytes, keyring)
     batches, lines = _stores(settings, database, owner, keyring)
     lease_s = min(LEASE_S, settings.lease_s)

@@ -77,15 +77,15 @@ class Dialogue:
 
     async def _turn(self, n: int) -> None:
         text = f"{self.name}, turn {n}"
-        asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        question = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
         body: dict[str, Any] = {"model": "chat", "input": text, "stream": self.streams}
         body |= {"previous_response_id": self.last} if self.last else {}
         body |= {"conversation": self.conversation} if self.conversation else {}
         key = {"Idempotency-Key": f"{self.name}-{n}"}
         response = await self._until_done(lambda: self._call("POST", "/v1/responses", body, key))
         answer = response["output"][0]["content"][0]["text"]
-        assert answer == answer_to([*self.saw, asked]), f"{text}: the context was another one"
-        self.saw += [asked, response["output"][0]]
+        assert answer == answer_to([*self.saw, question]), f"{text}: the context was another one"
+        self.saw += [question, response["output"][0]]
         self.last = response["id"] if self.by_id else ""
 
     async def _until_done(self, call: Callable[[], Awaitable[dict[str, Any] | None]]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ async def test_a_turn_is_answered_as_if_the_client_had_sent_all_items(here: Talk
     create = here.client.responses.create
     first = await create(model="chat", input=VERSE, **GREEDY)
     async with here.client.responses.stream(
-        model="chat", input="And God said", previous_response_id=first.id, **GREEDY
+        model="chat", input="Let there be light", previous_response_id=first.id, **GREEDY
     ) as stream:
         second = await stream.get_final_response()
     third = await create(model="chat", input="Let there be", previous_response_id=second.id, **GREEDY)
@@ -46,7 +46,7 @@ async def test_a_turn_is_answered_as_if_the_client_had_sent_all_items(here: Talk
     items: list[Any] = [
         {"role": "user", "content": VERSE},
         *first.output,
-        {"role": "user", "content": "And God said"},
+        {"role": "user", "content": "Let there be light"},
         *second.output,
         {"role": "user", "content": "Let there be"},
     ]
@@ -99,15 +99,15 @@ async def test_agents_of_openais_sdk_continue_by_ids_and_by_sessions(here: Talks
     settings = agents.ModelSettings(temperature=0, max_tokens=200, extra_body=GREEDY["extra_body"])
     agent = agents.Agent(name="reader", instructions="Go on.", model=model, model_settings=settings)
     first = await agents.Runner.run(agent, VERSE)
-    second = await agents.Runner.run(agent, "And God said", previous_response_id=first.last_response_id)
+    second = await agents.Runner.run(agent, "Let there be light", previous_response_id=first.last_response_id)
     assert second.raw_responses[-1].usage.input_tokens > first.raw_responses[-1].usage.input_tokens
     made = await here.client.conversations.create()
-    for text in (VERSE, "And God said"):
+    for text in (VERSE, "Let there be light"):
         streamed = agents.Runner.run_streamed(agent, text, conversation_id=made.id)
         async for _ in streamed.stream_events():
             await asyncio.sleep(0)
     assert len([item async for item in here.client.conversations.items.list(made.id)]) == 4
     session = agents.OpenAIConversationsSession(openai_client=here.client)
-    for text in (VERSE, "And God said"):
+    for text in (VERSE, "Let there be light"):
         await agents.Runner.run(agent, text, session=session)
     assert len(await session.get_items()) == 4

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from sqlalchemy import create_engine, func, select, text, update
 
-from slipway_contracts.conversations import Context, ContextQuery, Turn
+from slipway_contracts.conversations import Context, ContextQuery, ConversationTurn
 from slipway_jobs.erase import erase
 from slipway_jobs.store import conversation_store
 from slipway_jobs.store.conversation_store import (
@@ -44,8 +44,8 @@ class Store:
     async def __call__(self, name: str, *given: Any, **named: Any) -> Any:
         return await self.database.call(getattr(self.store, name), *given, **named)
 
-    async def turn(self, tenant: str, response_id: str, said: str, answer: str, **named: str) -> int:
-        added: int = await self("store", tenant, turn(response_id, said, answer, **named))
+    async def turn(self, tenant: str, response_id: str, question: str, answer: str, **named: str) -> int:
+        added: int = await self("store", tenant, turn(response_id, question, answer, **named))
         return added
 
     async def context(self, tenant: str, **query: Any) -> Context:
@@ -68,14 +68,16 @@ class Store:
         return await self.database.call(count)
 
 
-def message(role: str, said: str) -> bytes:
-    return response_items.stored_item(json.dumps({"role": role, "content": said}).encode(), "input")
+def message(role: str, question: str) -> bytes:
+    return response_items.stored_item(json.dumps({"role": role, "content": question}).encode(), "input")
 
 
-def turn(response_id: str, said: str, answer: str, **named: str) -> Turn:
+def turn(response_id: str, question: str, answer: str, **named: str) -> ConversationTurn:
     response = Raw(json.dumps({"id": response_id, "object": "response", "store": True}).encode())
-    given, written = [Raw(message("user", said))], [Raw(message("assistant", answer))]
-    return Turn(response_id, response, given, written, **({"model": "default/chat", "revision": "r1"} | named))
+    given, written = [Raw(message("user", question))], [Raw(message("assistant", answer))]
+    return ConversationTurn(
+        response_id, response, given, written, **({"model": "default/chat", "revision": "r1"} | named)
+    )
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Lines of files and results are encrypted in the database where there are keys, and a lost key is told."""
+"""Lines of files and results are encrypted in the database where there are keys, and a lost key is an error by name."""
 
 from pathlib import Path
 from typing import Any

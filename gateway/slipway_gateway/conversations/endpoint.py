@@ -6,7 +6,7 @@ from aiohttp import hdrs, web
 from msgspec import Raw
 from multidict import CIMultiDict
 
-from slipway_contracts.conversations import ContextQuery, Turn
+from slipway_contracts.conversations import ContextQuery, ConversationTurn
 from slipway_contracts.headers import FALLBACK, REVISION
 from slipway_process import json_bounds
 from slipway_process.response_items import InvalidItem, stored_item
@@ -116,7 +116,7 @@ class TurnCall:
         return web.Response(body=content, status=status, headers=unframed(headers, kind))
 
     def view(self, turn: TurnRequest, headers: "CIMultiDict[str]") -> TurnView:
-        """What the client is told about a response with these headers."""
+        """What the client learns about a response with these headers."""
         now, before = self._place(headers), self._before
         is_moved = bool(before.revision and now.revision) and now != before
         return TurnView(turn, f"{before.route}/{before.revision}" if is_moved else "")
@@ -134,7 +134,7 @@ class TurnCall:
             return False
         place = self._place(headers)
         shown = self.view(turn, headers).encoded_without_output(response)
-        written = Turn(
+        written = ConversationTurn(
             response.id,
             Raw(shown),
             [Raw(item) for item in turn.items],

@@ -63,7 +63,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """What a client is told about a turn. `moved_from`: where the turn before it was answered, if elsewhere."""
+    """What a client learns about a turn. `moved_from`: where the turn before it was answered, if elsewhere."""
 
     request: TurnRequest
     moved_from: str = ""

@@ -12,7 +12,7 @@ from slipway_contracts.conversations import (
     TURNS_PATH,
     Context,
     ContextQuery,
-    Turn,
+    ConversationTurn,
 )
 
 from ..telemetry.metrics import GatewayMetrics
@@ -52,7 +52,7 @@ class ConversationTurns:
             raise away()
         raise errors.RequestError(status, code, message, param=_param_of(body))
 
-    async def store(self, tenant: str, turn: Turn, request_id: str) -> bool:
+    async def store(self, tenant: str, turn: ConversationTurn, request_id: str) -> bool:
         """Writes a turn; returns whether it is stored. A write that breaks is repeated within `WRITE_TIMEOUT_S`."""
         body = msgspec.json.encode(turn)
         result = UNSTORABLE if len(body) > MAX_TURN_BYTES else AWAY

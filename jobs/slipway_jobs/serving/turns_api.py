@@ -14,7 +14,7 @@ from slipway_contracts.conversations import (
     TURNS_PATH,
     Context,
     ContextQuery,
-    Turn,
+    ConversationTurn,
     TurnStored,
 )
 from slipway_process.response_items import ID, MAX_ITEMS
@@ -32,7 +32,7 @@ MAX_CONTEXTS = 32  # that are read or written at once; each is some MiB of memor
 _MAX_QUERY_BYTES = 4096
 _MAX_TEXT = 253
 _T = TypeVar("_T")
-_QUERY, _TURN = msgspec.json.Decoder(ContextQuery), msgspec.json.Decoder(Turn)
+_QUERY, _TURN = msgspec.json.Decoder(ContextQuery), msgspec.json.Decoder(ConversationTurn)
 
 
 class TurnsApi:
@@ -69,7 +69,7 @@ class TurnsApi:
             self._metrics.conversation_bytes.inc(added)
         return json_response(TurnStored(count, added))
 
-    async def _stored(self, request: web.Request, turn: Turn) -> int:
+    async def _stored(self, request: web.Request, turn: ConversationTurn) -> int:
         """The bytes that a turn added. Raises JobsRefusal."""
         with self._place(request) as tenant, refusals(continues=True):
             lock = self._writing.setdefault(tenant, asyncio.Lock())

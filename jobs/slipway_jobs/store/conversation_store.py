@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, case, delete, func, or_, select, update
 
-from slipway_contracts.conversations import Context, ContextQuery, Turn
+from slipway_contracts.conversations import Context, ContextQuery, ConversationTurn
 from slipway_process import response_items
 from slipway_process.sealing import OVERHEAD_BYTES, Keyring
 
@@ -139,7 +139,7 @@ class ConversationStore:
         found, dropped = self._newest(connection, tenant, which, query)
         return Context(found, dropped, last["model"], last["revision"])
 
-    def store(self, connection: Connection, tenant: str, turn: Turn) -> int:
+    def store(self, connection: Connection, tenant: str, turn: ConversationTurn) -> int:
         """Stores a turn, if it is not there yet; returns the bytes that it added.
 
         Raises:
@@ -151,7 +151,7 @@ class ConversationStore:
         own = (responses.c.tenant == tenant, responses.c.id == turn.id)
         before = connection.execute(select(responses).where(*own)).mappings().one_or_none()
         if before is not None:
-            self._check_same(connection, tenant, before, turn)
+            self._check_same(connection, tenant, dict(before), turn)
             return 0
         now_s = self._database.time(connection)
         row, added = self._conversation_of(connection, tenant, turn, now_s)
@@ -395,7 +395,7 @@ class ConversationStore:
         return ItemPage([self._opened(row) for row in rows[:limit]], len(rows) > limit)
 
     def _conversation_of(
-        self, connection: Connection, tenant: str, turn: Turn, now_s: float
+        self, connection: Connection, tenant: str, turn: ConversationTurn, now_s: float
     ) -> tuple[dict[str, Any], int]:
         """The row of the conversation that a turn belongs to, and 1 where it is new."""
         if turn.conversation:
@@ -427,7 +427,7 @@ class ConversationStore:
             raise ConversationsFull(f"{self._limits.conversation_items} items of one conversation")
         self._usage.check(connection, tenant, change)
 
-    def _check_same(self, connection: Connection, tenant: str, before: Row, turn: Turn) -> None:
+    def _check_same(self, connection: Connection, tenant: str, before: Row, turn: ConversationTurn) -> None:
         """Raises OtherResponse."""
         data = self._keyring.open(bytes(before["data"]), _about(responses.name, tenant, turn.id))
         own = (items.c.response_id == turn.id, items.c.part.in_((INPUT, OUTPUT)))
