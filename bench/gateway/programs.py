@@ -50,7 +50,7 @@ def redis(core: int, folder: Path) -> Iterator[str]:
     """URL of an empty Redis server, whose CPU time is no peer's. Raises Unavailable."""
     port = free_port()
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    command = [str(redis_program()), *options, "--dir", str(folder)]
+    command: list[str | Path] = [str(redis_program()), *options, "--dir", str(folder)]
     url = f"redis://127.0.0.1:{port}/0"
     with processes.started("redis", command, url, core, folder / "redis.log", partial(_takes_connections, port)):
         yield url

@@ -220,7 +220,7 @@ async def gateway(
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     # All of a test runs in one thread, which is busy: that alone may keep no request from being mirrored.
-    alone = {"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0, "mirror_max_cpu_percentage": 100}
+    alone: dict[str, Any] = {"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0, "mirror_max_cpu_percentage": 100}
     settings = GatewaySettings(**(alone | changes))
     metrics = CountingMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)

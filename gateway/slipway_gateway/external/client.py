@@ -80,7 +80,7 @@ class ExternalClient:
     ) -> None:
         """`tls`: makes what verifies certificates of providers."""
         self._hosts, self._keys, self._limits, self._places = hosts, keys, limits, places
-        self._resolver = resolver or HostResolver()
+        self._resolver = resolver or HostResolver("provider-names")
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None

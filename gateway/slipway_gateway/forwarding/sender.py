@@ -15,7 +15,7 @@ from ..limits.budget import Account
 from ..routing.router import RouteEndpoint
 from ..upstream.direct import DirectSender
 from ..upstream.endings import is_death
-from ..upstream.exchange import Reply, UpstreamRequest, UpstreamResponse
+from ..upstream.exchange import ServerReply, UpstreamRequest, UpstreamResponse
 from ..upstream.isolation import TenantIsolation
 from ..upstream.session import read_at_least
 from ..upstream.tenant_proof import TenantSigner
@@ -76,7 +76,7 @@ class Sender:
         )
         if begun is not None:
             begun.counted()
-        raw: Reply | None = None
+        raw: ServerReply | None = None
         done = False
         try:
             raw = await self._send(outgoing, endpoint, begun)
@@ -134,7 +134,7 @@ class Sender:
 
     def _send(
         self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, begun: "_native.Begun | None" = None
-    ) -> Awaitable[Reply]:
+    ) -> Awaitable[ServerReply]:
         if outgoing.meter:
             outgoing.meter.sent = True
         self._signer.sign(outgoing.headers, endpoint.route)
@@ -154,7 +154,7 @@ class Sender:
         )
 
     async def _read_start(
-        self, endpoint: RouteEndpoint, raw: Reply, attempt: Attempt, account: Account
+        self, endpoint: RouteEndpoint, raw: ServerReply, attempt: Attempt, account: Account
     ) -> UpstreamResponse | AttemptFailure:
         status = raw.status
         whole = raw.content_length is not None or raw.content_type == "application/json"

@@ -113,11 +113,11 @@ def _analyzer(language: str) -> Any:
     installed = sorted(name for name in spacy.util.get_installed_models() if name.startswith(f"{language}_core"))
     name = installed[0] if installed else "blank"
 
-    class Engine(SpacyNlpEngine):  # type: ignore[misc]
+    class Engine(SpacyNlpEngine):
         """Loads an installed model or none; Presidio's own engine would download one."""
 
         def load(self) -> None:
-            self.nlp = {language: spacy.load(name) if installed else spacy.blank(language)}
+            self.nlp = {language: spacy.load(name) if installed else spacy.blank(language)}  # type: ignore[assignment]
 
     engine = Engine(models=[{"lang_code": language, "model_name": name}])
     engine.load()

@@ -156,7 +156,7 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     issuers = tuple(TrustedIssuer(one.issuer, one.audiences, one.claims) for one in spec.auth.jwt)
     generation = int(meta.get("generation") or 0)
     accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
-    proofs = (accounts, certificates, spec.content_capture, spec.guards)
+    proofs = (accounts, certificates, spec.content_capture)
     return KnownTenant(
         meta["name"],
         spec.models,
@@ -167,6 +167,7 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
         policy,
         generation,
         *proofs,
+        guards=spec.guards,
         external=spec.external,
     )
 

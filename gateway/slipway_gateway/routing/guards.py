@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from slipway_contracts.guards import OUTPUT, GuardSpec
 
+from .fallbacks import Fallback
 from .table import Route, RouteTable, namespace_of
 
 
@@ -21,18 +22,26 @@ class BoundGuard(NamedTuple):
 
 
 def guards_of(
-    table: RouteTable, route: Route, passed: Iterable[str], tenant: str, of_tenant: Iterable[GuardSpec]
+    table: RouteTable,
+    route: Route,
+    passed: Iterable[str],
+    tenant: str,
+    of_tenant: Iterable[GuardSpec],
+    fallbacks: Iterable[Fallback] = (),
 ) -> tuple[BoundGuard, ...]:
     """The guards of a request, in the order in which they come before each other.
 
     `passed`: ModelRoutes on its way. `tenant`: the name of its Tenant. Deployments that may answer in place of the
-    route's own have their guards called too: what one of them would not let pass must not come by a detour.
+    route's own (`fallbacks`, and the one for its overload) have their guards called too: what one of them would not let
+    pass must not come by a detour.
     """
-    found = [BoundGuard(guard, f"Tenant/{tenant}") for guard in of_tenant]
-    found += _of_model_routes(table, passed)
-    for one in (route, *filter(None, map(table.routes.get, route.fallback_routes))):
-        found += [BoundGuard(guard, f"ModelDeployment/{one.name}", namespace_of(one.name)) for guard in one.guards]
-    return tuple(found)
+    bound = [BoundGuard(guard, f"Tenant/{tenant}") for guard in of_tenant]
+    bound += _of_model_routes(table, passed)
+    others = dict.fromkeys([*(fallback.name for fallback in fallbacks if fallback.external is None), route.smaller])
+    for deployment in (route, *filter(None, map(table.routes.get, others))):
+        owner, namespace = f"ModelDeployment/{deployment.name}", namespace_of(deployment.name)
+        bound += [BoundGuard(guard, owner, namespace) for guard in deployment.guards]
+    return tuple(bound)
 
 
 def _of_model_routes(table: RouteTable, passed: Iterable[str]) -> Iterator[BoundGuard]:

@@ -625,7 +625,7 @@ class PublicApi:
         ordinary = self._destination(model, record, facts, key)
         destination = self._with_arm(model, ordinary, facts, record, path)
         record.model = table.id_of(destination.route)
-        guards = requester.guards_of(request, path, table, destination.route, destination.way.passed, identity)
+        guards = requester.guards_of(request, path, table, destination.route, destination.way, identity)
         return Target(model, key, destination, guards)
 
     def _call(

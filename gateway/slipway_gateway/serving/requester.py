@@ -1,7 +1,7 @@
 """Under which names a request counts: its tenant where it has one, else what its headers and body name."""
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import lru_cache
 
 from aiohttp import web
@@ -23,6 +23,7 @@ from ..wire.isolation import Isolation
 from ..wire.json_values import is_null
 from ..wire.request_fields import RequestFields
 from ..wire.responses import WITHOUT_MODEL, is_text_path
+from .model_routes import Way
 
 
 def owner_of(request: web.BaseRequest) -> str:
@@ -92,15 +93,16 @@ def guards_of(
     path: ModelPath | None,
     table: RouteTable,
     route: Route,
-    passed: Iterable[tuple[str, str]],
+    way: Way,
     identity: RequestIdentity | None,
 ) -> tuple[BoundGuard, ...]:
-    """The guards of a request; none where its path has no texts. `passed`: ModelRoutes on its way, and their rules."""
+    """The guards of a request; none where its path has no texts."""
     if (path and path.opaque) or request.method != "POST" or not is_guarded(request.path):
         return ()
     tenant = identity.tenant if identity else None
     of_tenant = tenant.guards if tenant else ()
-    return guards.guards_of(table, route, (name for name, _ in passed), tenant.name if tenant else "", of_tenant)
+    passed, fallbacks = (name for name, _ in way.passed), route.fallbacks if way.fallbacks is None else way.fallbacks
+    return guards.guards_of(table, route, passed, tenant.name if tenant else "", of_tenant, fallbacks)
 
 
 def may_be_scored(identity: RequestIdentity | None) -> bool:

@@ -25,7 +25,8 @@ from ..wire.sse import CONTENT_TYPE
 from .direct import DirectResponse
 from .provider_stream import ProviderStream
 
-Reply = aiohttp.ClientResponse | DirectResponse | ProviderStream
+ServerReply = aiohttp.ClientResponse | DirectResponse
+Reply = ServerReply | ProviderStream
 
 
 class Stickiness(msgspec.Struct, frozen=True):
