@@ -1,4 +1,4 @@
-"""A fallback without a ModelDeployment is said in the status, and no longer once it is there."""
+"""The status names a fallback without a ModelDeployment, and no longer once it is there."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -144,7 +144,7 @@ class Experiments:
         self._wanted.set()
 
     def unit_digest(self, chosen: ChosenArm) -> bytes:
-        """A digest of the unit with the gateways' salt, which tells nothing about it to who does not have that."""
+        """A digest of the unit with the gateways' salt, from which nothing about it follows without that salt."""
         text = f"{chosen.experiment.name}\0{chosen.unit}".encode("utf-8", "surrogatepass")
         return hmac.digest(self._terms.salt.encode(), b"slipway unit\0" + text, "sha256")[:_UNIT_BYTES]
 

@@ -1,4 +1,4 @@
-"""Asks a ModelDeployment with a classifier of texts: one request for all texts of a call, to one of its pods."""
+"""Calls a ModelDeployment with a classifier of texts: one request for all texts of a call, to one of its pods."""
 
 import math
 from collections.abc import Mapping

@@ -32,7 +32,7 @@ class SecuredTransport(asyncio.Transport):
         return self._known.get(name, default)
 
     def abort(self) -> None:
-        """Closes at once. TLS does not tell the client that it has all."""
+        """Closes at once. The client gets no close_notify."""
         self._secured.cut()
         self._inner.abort()
 

@@ -1,4 +1,6 @@
-"""Who may open a WebSocket, and as whom (pure). Browsers send no header but the subprotocols that a page chooses."""
+"""Which requests may open a WebSocket, and with which credentials (pure).
+
+Browsers send no header but the subprotocols that a page chooses."""
 
 import base64
 import binascii

@@ -29,7 +29,7 @@ class UnknownAdapter(Exception):
 
 
 class AdapterCatalog:
-    """`version` counts the changes of what is loaded: who reads the list can tell that it is the same."""
+    """`version` counts the changes of what is loaded: with the same version the list is the same."""
 
     def __init__(self, base: str) -> None:
         """`base`: the name of the model itself, which no adapter may have."""
