@@ -187,6 +187,7 @@ def main() -> None:
             loaded = loader.read(f"a{slot % ROWS}")
             assert isinstance(loaded, LoadedAdapter), loaded
             install(adapted, slot, loaded)
+        assert isinstance(loaded, LoadedAdapter)
         report(shape, options, steps(plain, adapted, options.rounds), loaded)
         report_gaps(*gaps(adapted, loader, options.gap_seconds))
 

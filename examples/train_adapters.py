@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 MODELS = Path(__file__).parent / "models"
-RANK, ALPHA, BATCH, LENGTH, STEPS, LEARNING_RATE = 8, 16, 8, 64, 150, 4e-3
+RANK, ALPHA, BATCH, LENGTH, STEPS, LEARNING_RATE = 8, 16, 8, 64, 150, 1e-3
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 HELD_OUT = 8  # sequences of the teacher that measure, and do not train
 
@@ -40,7 +40,8 @@ class Adapted(nn.Module):
 
 
 def load(name: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32).eval().requires_grad_(False)
+    model: Any = AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32)
+    return model.eval().requires_grad_(False)
 
 
 def adapt(model: Any) -> dict[str, Adapted]:

@@ -107,8 +107,10 @@ class Trace:
 def run_steps(wire: Wire, heartbeat: Heartbeat, engine: EngineCore, trace: Trace) -> None:
     steps, profiler = 0, Profiler()
     engine.announce = lambda started: wire.send(Started(started))
-    for waits in filter(None, (engine.masks, engine.adapters)):
-        wire.wake_for(waits.fileno())
+    if engine.masks:
+        wire.wake_for(engine.masks.fileno())
+    if engine.adapters:
+        wire.wake_for(engine.adapters.fileno())
     while True:
         heartbeat.beat(time.monotonic(), steps=steps)
         received = receive_commands(wire, engine, profiler, timeout_s=0.0 if engine.scheduler.busy else IDLE_BEAT_S)

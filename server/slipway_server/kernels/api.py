@@ -89,12 +89,12 @@ class Layer:
     """A decoder layer. Some families also have norms after attention and MLP, before the residual sum."""
 
     norm_in: Map
-    qkv: AdaptableLinear
+    qkv: Linear
     attention: Attention
-    out: AdaptableLinear
+    out: Linear
     norm_mlp: Map
-    gated: AdaptableGated
-    down: AdaptableLinear
+    gated: Gated
+    down: Linear
     norm_attended: Map | None = None
     norm_mixed: Map | None = None
 

@@ -42,7 +42,8 @@ Update = tuple[LowRank | None, ...]
 class Prepared(Protocol):
     """An update in the layout of its layer."""
 
-    size_bytes: int
+    @property
+    def size_bytes(self) -> int: ...
 
 
 class UpdateRefused(Exception):
@@ -87,4 +88,4 @@ def column_factors(
 
 def slots_in(slots: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
     """Each slot that rows have, with the indices of these rows."""
-    return [(slot, (slots == slot).nonzero()[:, 0]) for slot in slots.unique().tolist() if slot >= 0]
+    return [(slot, (slots == slot).nonzero()[:, 0]) for slot in sorted(set(slots.tolist())) if slot >= 0]

@@ -39,9 +39,10 @@ class Decoder:
             self._embedding, self._head = kernels.embedding(table), kernels.head(head)
         self._factor = torch.tensor(shape.embedding_factor, dtype=kernels.dtype).item()  # as rounded as its factors are
         layers = [build.layer(index, layer) for index, layer in enumerate(shape.layers)]
+        # Of each layer those that adapters change, by the names of `adapters.targets`.
         self.operations: list[dict[str, Adaptable]] = [
-            {"qkv": layer.qkv, "out": layer.out, "gated": layer.gated, "down": layer.down} for layer in layers
-        ]  # of each layer those that adapters change, by the names of `adapters.targets`
+            {name: getattr(layer, name) for name in ("qkv", "out", "gated", "down")} for layer in layers
+        ]
         self._layers = kernels.layers(layers)
         self._norm = build.norm("model.norm")
 

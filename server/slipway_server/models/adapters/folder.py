@@ -10,8 +10,9 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -159,9 +160,9 @@ def _updates(
         target, whole = targets[module], PREFIX + module
         sizes = [size for _, size in target.parts]
         magnitude = tensors.get(whole + MAGNITUDE)
-        magnitudes = [None] * len(sizes) if magnitude is None else (magnitude.float() * target.factor).split(sizes)
+        magnitudes = [None] * len(sizes) if magnitude is None else torch.split(magnitude.float() * target.factor, sizes)
         update = updates.setdefault((target.layer, target.operation), [None] * parts[target.operation])
-        each = zip(target.parts, tensors[f"{whole}.lora_B"].split(sizes), magnitudes, strict=True)
+        each = zip(target.parts, torch.split(tensors[f"{whole}.lora_B"], sizes), magnitudes, strict=True)
         for (number, _), b, own in each:
             update[number] = LowRank(a, b, config.scale_of(module) * target.factor, own)
     yield from ((key, tuple(update)) for key, update in updates.items())
@@ -170,7 +171,7 @@ def _updates(
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> BufferedReader:
     """Opens a regular file, and waits for no other kind. Raises AdapterError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -202,7 +203,7 @@ def _object(data: bytes, name: str) -> dict[str, Any]:
     return content
 
 
-def _read_header(file: BinaryIO) -> tuple[bytes, tuple[Tensor, ...]]:
+def _read_header(file: BufferedReader) -> tuple[bytes, tuple[Tensor, ...]]:
     """The bytes up to the first tensor, and the tensors, which fill the rest of the file without gaps.
 
     https://github.com/huggingface/safetensors#format
