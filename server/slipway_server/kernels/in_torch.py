@@ -127,7 +127,7 @@ class TorchLinear:
     def _adapted(self, x: torch.Tensor, update: TorchUpdate) -> torch.Tensor:
         """Rounded once, at its end, as the C kernels do it."""
         y = functional.linear(x, self._weight).float()
-        for columns, part in zip(torch.split(y, self._parts, dim=1), update.parts, strict=True):
+        for columns, part in zip(torch.split(y, list(self._parts), dim=1), update.parts, strict=True):
             if part is not None:
                 columns.add_((x.float() @ part.a.float().T) @ part.b.float().T, alpha=part.scale)
         if update.factors is not None:
