@@ -14,7 +14,9 @@ import yaml
 from devcluster.ports import reserve_port
 from slipway_gateway import __main__ as program
 from slipway_gateway.authentication.last_tenants import LastTenants
+from slipway_gateway.experiments.exposures import Experiments
 from slipway_gateway.grpc_api.listener import GrpcServer
+from slipway_gateway.guards.checks import GuardChecks
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.writer import Ledger
 from slipway_gateway.mirror.probes import Probes
@@ -46,6 +48,8 @@ LOOPS: dict[str, tuple[Any, str, str | None]] = {
     "last-tenants": (LastTenants, "_read", None),
     "probes": (Probes, "send_due", None),
     "grpc-connections": (GrpcServer, "run", None),
+    "exposures": (Experiments, "run", None),
+    "guards": (GuardChecks, "run", None),
 }
 
 
