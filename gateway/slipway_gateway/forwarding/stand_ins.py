@@ -163,7 +163,8 @@ class ResponseCollector(AbstractStreamWriter, WholeWriter):
         pass
 
     async def write_headers(self, status_line: str, headers: "CIMultiDict[str]") -> None:
-        self.status, self.headers = int(status_line.split(" ", 2)[1]), headers
+        # A copy: the relay empties its own once they are sent.
+        self.status, self.headers = int(status_line.split(" ", 2)[1]), CIMultiDict(headers)
 
 
 def collected(
