@@ -358,7 +358,7 @@ class ConversationStore:
     def _newest(
         self, connection: Connection, tenant: str, which: Sequence[Any], query: ContextQuery
     ) -> tuple[list[msgspec.Raw], int]:
-        """The newest items that fit, whole turns of them, and how many older ones are left out. Raises ContextTooLong."""
+        """The newest items that fit, whole turns of them, and how many older ones do not. Raises ContextTooLong."""
         most = min(query.max_bytes, self._limits.context_bytes)
         sizes = connection.execute(select(items.c.n, items.c.bytes).where(items.c.tenant == tenant, *which)).all()
         first, total, dropped = -1, 0, 0
