@@ -1,5 +1,6 @@
 """Events of a turn as the gateway cuts them, however they arrive."""
 
+import itertools
 import json
 import time
 
@@ -19,7 +20,7 @@ STREAM = (
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_events_are_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
     reader, ends = EventReader(), [0, *sorted(cuts), len(STREAM)]
-    events = [event for begin, end in zip(ends, ends[1:], strict=False) for event in reader.feed(STREAM[begin:end])]
+    events = [event for begin, end in itertools.pairwise(ends) for event in reader.feed(STREAM[begin:end])]
     assert b"".join(event.data for event in events) + reader.rest() == STREAM
     assert [event.response is not None for event in events if event.data.startswith((b"event", b"data"))] == [
         False, True
