@@ -494,7 +494,7 @@ async def test_a_handshake_that_is_authenticated_while_the_drain_begins_is_refus
 
 
 async def test_control_frames_leave_nothing_in_the_memory_of_a_message() -> None:
-    bounds = {"websocket_max_message_bytes": 1024, "websocket_messages_per_second": 100_000}
+    bounds: dict[str, Any] = {"websocket_max_message_bytes": 1024, "websocket_messages_per_second": 100_000}
     async with gateway(**bounds) as gate, socket_of(gate) as socket:
         before = gate.edge.budget.used_bytes
         for _ in range(700):

@@ -202,7 +202,7 @@ async def test_bodies_of_turns_that_arrive_have_places(keys_file: str, tmp_path:
 
     async with served_here(given), aiohttp.ClientSession() as session:
         signed = PassKeys(keys_file).make(TO_JOBS, "team-a", "POST", TURNS_PATH)
-        sent = {"headers": {JOBS_TENANT: "team-a", JOBS_PASS: signed}}
+        sent: dict[str, Any] = {"headers": {JOBS_TENANT: "team-a", JOBS_PASS: signed}}
         url = f"http://127.0.0.1:{port}{TURNS_PATH}"
         slow = [asyncio.create_task(session.post(url, data=trickling(), **sent)) for _ in range(MAX_CONTEXTS)]
         try:
