@@ -109,7 +109,12 @@ def turns_within(items: Sequence[bytes], most_bytes: int) -> int:
     while first < len(items) and size > most_bytes:
         size -= len(items[first])
         first += 1
-    while 0 < first < len(items) and not _begins_turn(items[first]):
+    return turn_begin(items, first) if first else 0
+
+
+def turn_begin(items: Sequence[bytes], first: int = 0) -> int:
+    """The place of the first item, from `first` on, that a context may begin with; behind all of them without one."""
+    while first < len(items) and not _begins_turn(items[first]):
         first += 1
     return first
 

@@ -481,6 +481,27 @@ async def test_a_drain_ends_what_runs_refuses_what_comes_and_closes_with_1001() 
         assert stream_requests(gate) == {"ok": 1, "drained": 2}
 
 
+async def test_a_handshake_that_is_authenticated_while_the_drain_begins_is_refused() -> None:
+    async with gateway() as gate:
+        identify = gate.edge.identify
+
+        async def slow(request: Any) -> Any:
+            gate.edge.draining = True
+            return await identify(request)
+
+        gate.edge.identify = slow  # type: ignore[method-assign]
+        assert (await refused(gate))[0] == 503
+
+
+async def test_control_frames_leave_nothing_in_the_memory_of_a_message() -> None:
+    bounds: dict[str, Any] = {"websocket_max_message_bytes": 1024, "websocket_messages_per_second": 100_000}
+    async with gateway(**bounds) as gate, socket_of(gate) as socket:
+        before = gate.edge.budget.used_bytes
+        for _ in range(700):
+            await (await socket.ping(b"x" * 100))
+        assert gate.edge.budget.used_bytes == before
+
+
 async def test_what_runs_at_the_end_of_the_grace_ends_with_an_error() -> None:
     async with upstream(generating("a", "b", gate=asyncio.Event())) as server, gateway() as gate:
         routed(gate, server)

@@ -223,7 +223,8 @@ async def served_here(given: dict[str, str]) -> AsyncIterator[None]:
     metrics, keyring = JobsMetrics(), Keyring(parsed.sealing_keys_file)
     store = conversation_store_of(parsed, database, keyring)
     routes = conversation_routes(database, store, metrics)
-    runner = web.AppRunner(public_app(routes, PassKeys(parsed.keys_file), metrics), access_log=None)
+    app = public_app(routes, PassKeys(parsed.keys_file), metrics)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, parsed.host, parsed.port).start()
     try:

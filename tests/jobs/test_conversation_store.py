@@ -236,6 +236,68 @@ async def test_a_conversation_and_a_context_are_bounded(url: str) -> None:
             await store.context("t", previous_response_id="resp_3")
 
 
+async def test_metadata_counts_within_the_bounds_of_its_tenant(url: str) -> None:
+    limits = {name: getattr(LIMITS, name) for name in ConversationLimits.__slots__} | {"bytes": 3000}
+    async with opened(url, limits=ConversationLimits(**limits)) as store:
+        await store("create", "t", "conv_1", b"{}", [])
+        with pytest.raises(ConversationsFull, match="3000 bytes"):
+            await store("update", "t", "conv_1", b"x" * 3000)
+        await store("update", "t", "conv_1", b"x" * 2000)
+        await store("update", "t", "conv_1", b"{}")
+
+
+async def test_an_id_that_an_engine_repeats_deletes_nothing(url: str) -> None:
+    async with opened(url) as store:
+        await store.turn("t", "resp_1", "one", "ONE")
+        await store.turn("t", "resp_2", "two", "TWO", previous_response_id="resp_1")
+        await store("create", "t", "conv_1", b"{}", [message("user", "hi")])
+        await store("delete_response", "t", "resp_1")
+        before = await store.rows()
+        for repeated in ("resp_1", "conv_1"):
+            with pytest.raises(OtherResponse):
+                await store.turn("t", repeated, "three", "THREE")
+        assert await store.rows() == before
+
+
+async def test_items_of_one_id_are_each_on_one_page(url: str) -> None:
+    same = response_items.stored_item(b'{"role": "user", "content": "hi", "id": "msg_1"}', "input")
+
+    async def pages(call: str, name: str, *, ascends: bool) -> list[str]:
+        ids: list[str] = []
+        while len(ids) < 20:
+            page = await store(call, "t", name, 1, ids[-1] if ids else "", ascends=ascends)
+            ids += [item.id for item in page.items]
+            if not page.more:
+                break
+        return ids
+
+    async with opened(url) as store:
+        await store("create", "t", "conv_1", b"{}", [same, message("user", "a"), same])
+        await store("add", "t", "conv_1", [same, message("user", "b")])
+        # In a chain clients send an item once more, as that of another response.
+        repeating = turn("resp_1", "one", "ONE")
+        repeating.input += [Raw(same), Raw(message("user", "c"))]
+        await store("store", "t", repeating)
+        repeating = turn("resp_2", "two", "TWO", previous_response_id="resp_1")
+        repeating.input += [Raw(same), Raw(message("user", "d")), Raw(same)]
+        await store("store", "t", repeating)
+        for ascends in (True, False):
+            ids = await pages("listed", "conv_1", ascends=ascends)
+            assert (len(ids), len(set(ids))) == (5, 5)
+            ids = await pages("input_items", "resp_2", ascends=ascends)
+            assert (len(ids), len(set(ids))) == (4, 4)
+        assert "msg_1" in ids
+
+
+async def test_what_a_bound_leaves_of_a_context_begins_with_a_turn(url: str) -> None:
+    async with opened(url) as store:
+        await store.turn("t", "resp_1", "x" * 1000, "ONE")
+        await store.turn("t", "resp_2", "two", "TWO", previous_response_id="resp_1")
+        context = await store.context("t", previous_response_id="resp_2", max_bytes=500, truncates=True)
+        texts = [json.loads(bytes(item))["content"][0]["text"] for item in context.items]
+        assert (texts, context.dropped) == (["two", "TWO"], 2)
+
+
 async def test_what_is_too_old_is_gone_at_once_and_deleted_by_the_purge(url: str) -> None:
     async with opened(url) as store:
         await store.turn("t", "resp_1", "one", "ONE")
@@ -295,13 +357,18 @@ async def test_contents_are_sealed_and_bound_to_their_rows(url: str, tmp_path: P
         await store("update", "t", "conv_1", b'{"name":"hidden word 2"}')
         await store("delete", "t", "conv_1")
         await store("delete_response", "t", "resp_0")
+        await store("create", "t", "conv_2", b'{"name":"hidden word"}', [message("user", "hidden word")])
         usage = await store.usage("t")
-        assert usage[:2] == (1, 2)
+        assert usage[:2] == (2, 3)
     assert all(b"hidden word" not in data for data in stored_bytes(url))
     async with opened(url) as lost:
         with pytest.raises(SealingKeyLost, match="'k1'"):
             await lost("response", "t", "resp_1")
         # What cannot be read can be deleted, and is counted as it was.
+        query = select(conversation_items.c.id).where(conversation_items.c.conversation_id == "conv_2")
+        item = await lost.database.call(lambda connection: connection.execute(query).scalar_one())
+        await lost("delete_item", "t", "conv_2", item)
+        await lost("delete", "t", "conv_2")
         await lost("delete_response", "t", "resp_1")
         assert await lost.usage("t") == (0, 0, 0)
 

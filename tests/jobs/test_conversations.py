@@ -3,15 +3,25 @@
 import asyncio
 import json
 import signal
+import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
+from aiohttp import web
 
+from devcluster.ports import reserve_port
+from slipway_contracts.conversations import TURNS_PATH
+from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT
+from slipway_contracts.passes import TO_JOBS, PassKeys
+from slipway_jobs.serving.turns_api import MAX_CONTEXTS
 from testkit.until import until_async
-from tests.jobs.responses_engine import Talks, talks
-from tests.jobs.world import KEY_A
+from tests.gateway.harness import upstream
+from tests.jobs.responses_engine import Talks, served_here, talks
+from tests.jobs.world import KEY_A, settings
 
 pytestmark = pytest.mark.integration
 AS_A = {"Authorization": f"Bearer {KEY_A}"}
@@ -155,6 +165,75 @@ async def test_an_answer_whose_write_is_not_made_in_time_says_so(keys_file: str,
         with pytest.raises(openai.InternalServerError) as refused:
             await say(here, "And now?", previous_response_id=first.id)
         assert (refused.value.status_code, refused.value.code) == (503, "conversations_unavailable")
+
+
+async def test_a_turn_whose_client_learned_that_it_is_not_stored_is_not_stored_later(
+    keys_file: str, tmp_path: Path
+) -> None:
+    """Another process holds the lock of the database until the gateway has given the write up."""
+    async with talks(url_of(tmp_path), keys_file, tmp_path) as here:
+        made = await here.client.conversations.create()
+        await say(here, "Hello", conversation=made.id)
+        other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
+
+        def lock(response: dict[str, Any]) -> dict[str, Any]:
+            other.execute("BEGIN IMMEDIATE")
+            return response
+
+        here.engine.reshapes = lock
+        try:
+            answer = await say(here, "Are you there?", conversation=made.id)
+        finally:
+            other.execute("ROLLBACK")
+            other.close()
+        assert answer.store is False
+        await asyncio.sleep(0.5)
+        listed = [item async for item in here.client.conversations.items.list(made.id, order="asc", limit=100)]
+        assert len(listed) == 2
+
+
+async def test_bodies_of_turns_that_arrive_have_places(keys_file: str, tmp_path: Path) -> None:
+    port, never = reserve_port(), asyncio.Event()
+    given = settings(url_of(tmp_path), keys_file, "http://127.0.0.1:1", port=port, conversations="on")
+
+    async def trickling() -> AsyncIterator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    async with served_here(given), aiohttp.ClientSession() as session:
+        signed = PassKeys(keys_file).make(TO_JOBS, "team-a", "POST", TURNS_PATH)
+        sent: dict[str, Any] = {"headers": {JOBS_TENANT: "team-a", JOBS_PASS: signed}}
+        url = f"http://127.0.0.1:{port}{TURNS_PATH}"
+        slow = [asyncio.create_task(session.post(url, data=trickling(), **sent)) for _ in range(MAX_CONTEXTS)]
+        try:
+            ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+            assert {task.result().status for task in ended} == {429}
+        finally:
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_a_stream_is_stored_once_however_often_its_engine_ends_it(keys_file: str, tmp_path: Path) -> None:
+    async with talks(url_of(tmp_path), keys_file, tmp_path) as here:
+        made = await here.client.conversations.create()
+
+        async def ends_twice(request: web.Request) -> web.StreamResponse:
+            out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await out.prepare(request)
+            for n in range(2):
+                response = {"id": f"resp_{n}", "object": "response", "status": "completed", "output": []}
+                event = {"type": "response.completed", "response": response}
+                await out.write(f"data: {json.dumps(event)}\n\n".encode())
+            return out
+
+        async with upstream(ends_twice) as strange:
+            here.edge.route(("r1", 100, [strange.url]))
+            body = {"model": "chat", "input": "?", "stream": True, "conversation": made.id}
+            answer = await here.edge.post(body, "/v1/responses", headers=AS_A)
+            await answer.read()
+        listed = [item async for item in here.client.conversations.items.list(made.id, order="asc", limit=100)]
+        assert len(listed) == 1
 
 
 async def test_a_conversation_stays_with_its_revision_while_that_serves_and_says_when_it_moved(

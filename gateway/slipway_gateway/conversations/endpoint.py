@@ -26,6 +26,7 @@ from .turns import ConversationTurns
 
 # How often a request is sent again with fewer items, where its client lets the oldest ones be left out.
 MAX_SHORTENED = 8
+_STEP_BYTES = 4 << 10  # memory of what is held is counted in steps of this size
 _NOT_SERVED = (404, 405, 501)
 
 # Serves a request with this body, at the revision of the turn before it where that serves.
@@ -147,6 +148,11 @@ class TurnCall:
         )
         return await self._turns.store(self._tenant, written, self._record.request_id)
 
+    def lost(self, turn: TurnRequest) -> None:
+        """The response of a turn passes without being read: it is not stored."""
+        if turn.stores:
+            self._turns.unstorable()
+
     def _place(self, headers: "CIMultiDict[str]") -> Stickiness:
         """Where the response comes from; nowhere that a later turn could go, where another deployment stood in."""
         if FALLBACK in headers:
@@ -171,6 +177,8 @@ class _TurnWriter(ResponseCollector):
         self.account = call._account
         self._call, self.turn = call, turn
         self._events = EventReader()
+        self._counted_bytes = 0
+        self._is_final = False  # the last event came: others behind it pass as they are
         self.out: web.StreamResponse | None = None
 
     async def write_headers(self, status_line: str, headers: "CIMultiDict[str]") -> None:
@@ -182,8 +190,13 @@ class _TurnWriter(ResponseCollector):
         if self.out is None:
             await super().write(chunk)
             return
-        for event in self._events.feed(bytes(chunk)):
+        read, passed = self._events, self._events.passes
+        for event in read.feed(bytes(chunk)):
             await self.out.write(await self._shown(event))
+        if read.held_bytes - self._counted_bytes >= _STEP_BYTES and not self._has_room(read.held_bytes):
+            await self.out.write(read.give_up().data)
+        if read.passes and not passed and not self._is_final:
+            self._call.lost(self.turn)
 
     async def write_eof(self, chunk: bytes = b"") -> None:
         await self.write(chunk)
@@ -193,11 +206,18 @@ class _TurnWriter(ResponseCollector):
                 await self.out.write(rest)
             await self.out.write_eof()
 
+    def _has_room(self, held_bytes: int) -> bool:
+        """Counts the event that is not whole yet; returns whether there is room for it."""
+        refused = self.account.grow(held_bytes - self._counted_bytes) if self.account else ""
+        self._counted_bytes = held_bytes
+        return not refused
+
     async def _shown(self, event: Event) -> bytes:
-        if event.response is None:
+        if event.response is None or self._is_final:
             return event.data
         stored = self.turn.stores
         if event.kind in FINAL:
+            self._is_final = True
             stored = await self._call.store(self.turn, self.headers, event.response)
         elif event.response.status == "failed":
             stored = False

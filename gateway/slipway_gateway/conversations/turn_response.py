@@ -98,33 +98,46 @@ class EventReader:
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self._passes = False  # an event was too long: what follows passes as it is
+        self._searched = 0  # bytes of it in which no event ends
+        self.passes = False  # an event was too long: what follows passes as it is
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of an event that is not whole yet."""
+        return len(self._held)
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The whole events of a stream so far, which may be cut anywhere; lines that keep it alive are events too."""
         held = self._held
-        if self._passes:
+        if self.passes:
             return [Event(chunk)]
         held += chunk
         events, begin = list[Event](), 0
+        search = self._searched
         while True:
             while held.startswith(KEEP_ALIVE, begin) and not held.startswith(KEEP_ALIVE + b"\n", begin):
                 events.append(Event(KEEP_ALIVE))
                 begin += len(KEEP_ALIVE)
-            if (end := _EVENT_END.search(held, begin)) is None:
+            if (end := _EVENT_END.search(held, max(begin, search))) is None:
                 break
             events.append(_event(bytes(held[begin : end.end()])))
             begin = end.end()
         del held[:begin]
+        self._searched = max(0, len(held) - 3)  # an end has four bytes at most
         if len(held) > MAX_RESPONSE_BYTES:
-            self._passes = True
-            events.append(Event(self.rest()))
+            events.append(self.give_up())
         return events
+
+    def give_up(self) -> Event:
+        """Reads no more events: what is held, and all that follows, passes as it is."""
+        self.passes = True
+        return Event(self.rest())
 
     def rest(self) -> bytes:
         """What is left at the end of a stream."""
         rest = bytes(self._held)
         self._held.clear()
+        self._searched = 0
         return rest
 
 

@@ -32,6 +32,7 @@ _AT_ONCE_BYTES = 16 << 10
 _STEP_BYTES = 4 << 10
 # Of one message, with the heads of its fragments and the control frames among them.
 _MOST_FRAGMENTED = 2
+_CONTROL_BYTES = 6  # of a client's control frame, without its payload
 
 
 class Parser(Protocol):
@@ -63,6 +64,11 @@ class CountedFrames:
 
     def feed_eof(self) -> None:
         self._parser.feed_eof()
+
+    def control_came(self, size_bytes: int) -> None:
+        """A ping or a pong came, perhaps within a message. `size_bytes`: of its payload."""
+        self._pending_bytes = max(0, self._pending_bytes - size_bytes - _CONTROL_BYTES)
+        self._account.shrink(max(0, self._account.held_bytes - self._pending_bytes))
 
     def message_came(self) -> None:
         self._pending_bytes = 0
@@ -173,6 +179,8 @@ class StreamConnection:
         if not self._rate.takes(self._loop.time()):
             self.close(WSCloseCode.POLICY_VIOLATION, "rate")
             return False
+        if message.type in (WSMsgType.PING, WSMsgType.PONG) and self._frames is not None:
+            self._frames.control_came(len(message.data))
         if message.type is WSMsgType.PING:
             with contextlib.suppress(ConnectionError):
                 await self.send(message.data, WSMsgType.PONG)

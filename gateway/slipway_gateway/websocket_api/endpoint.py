@@ -52,6 +52,8 @@ class WebSocketEndpoint:
             raise errors.draining()
         own = request.clone(headers=handshake.headers_of_requests(request.headers))
         identity = await self._api.identify(own)
+        if self._api.draining:  # since then: `_drain` has not seen this connection
+            raise errors.draining()
         account = self._api.budget.open(requester.client_of(own, identity, settings))
         return StreamConnection(request, self._streams, settings, account)
 

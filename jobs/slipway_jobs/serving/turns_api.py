@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from threading import Event
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from sqlalchemy import Connection
 
 from slipway_contracts.conversations import (
     CONTEXT_PATH,
@@ -35,6 +37,10 @@ _T = TypeVar("_T")
 _QUERY, _TURN = msgspec.json.Decoder(ContextQuery), msgspec.json.Decoder(ConversationTurn)
 
 
+class _GatewayLeft(Exception):
+    """A gateway has given a write up, and its client has learned that nothing is stored."""
+
+
 class TurnsApi:
     def __init__(self, database: Database, store: ConversationStore, metrics: JobsMetrics) -> None:
         self._database, self._store, self._metrics = database, store, metrics
@@ -54,12 +60,12 @@ class TurnsApi:
         return json_response(context)
 
     async def turn(self, request: web.Request) -> web.StreamResponse:
-        turn = await _read(request, _TURN, MAX_TURN_BYTES)
-        _check_ids(turn, ("id", "previous_response_id", "conversation"), ("key", "model", "revision"))
-        if not turn.id or len(turn.input) + len(turn.output) > 2 * MAX_ITEMS:
-            raise invalid("id", "A turn has an id, and a bounded number of items.")
         try:
-            added = await self._stored(request, turn)
+            # A place before the body: bodies that arrive take memory too.
+            with self._place(request) as tenant:
+                turn = await _read(request, _TURN, MAX_TURN_BYTES)
+                _check_turn(turn)
+                added = await self._stored(tenant, turn)
         except BaseException as error:
             self._metrics.conversation_failures.labels(_reason(error)).inc()
             raise
@@ -69,16 +75,27 @@ class TurnsApi:
             self._metrics.conversation_bytes.inc(added)
         return json_response(TurnStored(count, added))
 
-    async def _stored(self, request: web.Request, turn: ConversationTurn) -> int:
-        """The bytes that a turn added. Raises JobsRefusal."""
-        with self._place(request) as tenant, refusals(continues=True):
-            lock = self._writing.setdefault(tenant, asyncio.Lock())
-            try:
-                async with lock:
-                    return await self._database.call(self._store.store, tenant, turn)
-            finally:
-                if not self._places.taken[tenant] - 1:
-                    self._writing.pop(tenant, None)
+    async def _stored(self, tenant: str, turn: ConversationTurn) -> int:
+        """The bytes that a turn added. Its tenant has a place. Raises JobsRefusal."""
+        with refusals(continues=True):
+            async with self._writing.setdefault(tenant, asyncio.Lock()):
+                return await self._write(tenant, turn)
+
+    async def _write(self, tenant: str, turn: ConversationTurn) -> int:
+        """Stores a turn; one whose gateway leaves before the transaction ends is undone."""
+        left = Event()
+
+        def store(connection: Connection) -> int:
+            added = self._store.store(connection, tenant, turn)
+            if left.is_set():
+                raise _GatewayLeft
+            return added
+
+        try:
+            return await self._database.call(store)
+        except asyncio.CancelledError:
+            left.set()
+            raise
 
     @contextlib.contextmanager
     def _place(self, request: web.Request) -> Iterator[str]:
@@ -92,6 +109,8 @@ class TurnsApi:
             yield tenant
         finally:
             self._places.give_back(tenant)
+            if tenant not in self._places.taken:
+                self._writing.pop(tenant, None)
 
 
 def _reason(error: BaseException) -> str:
@@ -108,6 +127,13 @@ async def _read(request: web.Request, decoder: "msgspec.json.Decoder[_T]", limit
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise JobsRefusal(400, "invalid_json", f"The body is not as expected: {error}.") from None
+
+
+def _check_turn(turn: ConversationTurn) -> None:
+    """Raises JobsRefusal."""
+    _check_ids(turn, ("id", "previous_response_id", "conversation"), ("key", "model", "revision"))
+    if not turn.id or len(turn.input) + len(turn.output) > 2 * MAX_ITEMS:
+        raise invalid("id", "A turn has an id, and a bounded number of items.")
 
 
 def _check_ids(given: Any, ids: tuple[str, ...], texts: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ A conversation is one that a client made, or a chain: all responses that lead to
 higher one. Contents are sealed where there are keys; each is bound to its row.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from sqlalchemy import Connection, case, delete, func, or_, select, update
 
 from slipway_contracts.conversations import Context, ContextQuery, ConversationTurn
 from slipway_process import response_items
-from slipway_process.sealing import OVERHEAD_BYTES, Keyring
+from slipway_process.sealing import OVERHEAD_BYTES, Keyring, UnreadableSeal
 
 from .conversation_usage import (
     CONVERSATION_BYTES,
@@ -227,11 +228,13 @@ class ConversationStore:
         return StoredConversation(name, row["created_at"], metadata)
 
     def update(self, connection: Connection, tenant: str, name: str, metadata: bytes) -> StoredConversation:
-        """Replaces the metadata. Raises NotStored."""
+        """Replaces the metadata. Raises NotStored, ConversationsFull."""
         self._database.lock(connection, tenant)
         row = self._live(connection, tenant, name, CONVERSATION)
         sealed = self._keyring.seal(metadata, _about(conversations.name, tenant, name))
         change = Change(bytes=len(sealed) - len(bytes(row["metadata"])))
+        if change.bytes > 0:
+            self._usage.check(connection, tenant, change)
         self._changed(connection, tenant, name, change, self._database.time(connection), {"metadata": sealed})
         return StoredConversation(name, row["created_at"], metadata)
 
@@ -269,14 +272,18 @@ class ConversationStore:
         return found[0]
 
     def delete_item(self, connection: Connection, tenant: str, name: str, item_id: str) -> StoredConversation:
-        """Raises NotStored."""
+        """The conversation without the item; without metadata where the key of that is lost. Raises NotStored."""
         self._database.lock(connection, tenant)
-        self._live(connection, tenant, name, CONVERSATION)
+        row = self._live(connection, tenant, name, CONVERSATION)
         removed = self._delete_items(connection, *_own_item(tenant, name, item_id))
         if not removed:
             raise NotStored("item", item_id)
         self._changed(connection, tenant, name, removed, self._database.time(connection))
-        return self.conversation(connection, tenant, name)
+        try:
+            return self.conversation(connection, tenant, name)
+        except UnreadableSeal:
+            # An error would undo the deletion.
+            return StoredConversation(name, row["created_at"], b"")
 
     # -- erasure
 
@@ -351,7 +358,7 @@ class ConversationStore:
     def _newest(
         self, connection: Connection, tenant: str, which: Sequence[Any], query: ContextQuery
     ) -> tuple[list[msgspec.Raw], int]:
-        """The newest items that fit, in their order, and how many older ones do not. Raises ContextTooLong."""
+        """The newest items that fit, whole turns of them, and how many older ones do not. Raises ContextTooLong."""
         most = min(query.max_bytes, self._limits.context_bytes)
         sizes = connection.execute(select(items.c.n, items.c.bytes).where(items.c.tenant == tenant, *which)).all()
         first, total, dropped = -1, 0, 0
@@ -363,7 +370,9 @@ class ConversationStore:
         if dropped and not query.truncates:
             raise ContextTooLong
         rows = self._read(connection, tenant, select(items).where(*which, items.c.n > first))
-        return [msgspec.Raw(row.data) for row in rows], dropped
+        listed = [row.data for row in rows]
+        begin = response_items.turn_begin(listed) if dropped else 0
+        return [msgspec.Raw(item) for item in listed[begin:]], dropped + begin
 
     def _read(self, connection: Connection, tenant: str, query: Any) -> list[StoredItem]:
         rows = connection.execute(query.where(items.c.tenant == tenant).order_by(items.c.n)).mappings()
@@ -386,7 +395,7 @@ class ConversationStore:
     ) -> ItemPage:
         query = select(items).where(items.c.tenant == tenant, items.c.conversation_id == name, *which)
         if after:
-            place = select(func.min(items.c.n)).where(*_own_item(tenant, name, after))
+            place = select(func.min(items.c.n)).where(*_own_item(tenant, name, after), *which)
             if (n := connection.execute(place).scalar()) is None:
                 raise NotStored("item", after)
             query = query.where(items.c.n > n if ascends else items.c.n < n)
@@ -411,9 +420,16 @@ class ConversationStore:
     def _new_row(
         self, connection: Connection, tenant: str, name: str, kind: str, metadata: bytes, now_s: float
     ) -> dict[str, Any]:
-        """Adds an empty conversation. One of this id that has expired makes room for it."""
+        """Adds an empty conversation. One of this id that has expired makes room for it.
+
+        Raises:
+            OtherResponse: there is one, such as a chain whose first response was deleted and whose id comes again.
+        """
         own = (conversations.c.tenant == tenant, conversations.c.id == name)
-        if connection.execute(select(conversations.c.id).where(*own)).first() is not None:
+        former = connection.execute(select(conversations.c.expires_at).where(*own)).scalar()
+        if former is not None:
+            if former > now_s:
+                raise OtherResponse
             self._delete(connection, tenant, [name])
         sealed = self._keyring.seal(metadata, _about(conversations.name, tenant, name)) if metadata else b""
         row: dict[str, Any] = {"tenant": tenant, "id": name, "kind": kind, "metadata": sealed}
@@ -448,9 +464,16 @@ class ConversationStore:
     ) -> list[StoredItem]:
         name, first, added, rows = row["id"], int(row["next_n"]), list[StoredItem](), list[dict[str, Any]]()
         owner = (response_id or name).rpartition("_")[2][-32:]
-        for place, (part, item) in enumerate(listed):
-            n = first + place
-            item_id = response_items.item_id(item) or response_items.new_item_id(item, owner, n)
+        ids = [
+            response_items.item_id(item) or response_items.new_item_id(item, owner, n)
+            for n, (_, item) in enumerate(listed, first)
+        ]
+        taken = self._taken(connection, tenant, name, ids) if row["kind"] == CONVERSATION else set()
+        for n, (item_id, (part, item)) in enumerate(zip(ids, listed, strict=True), first):
+            if item_id in taken:
+                # Pages and deletions name an item by its id alone.
+                item_id = response_items.new_item_id(item, os.urandom(16).hex(), n)
+            taken.add(item_id)
             sealed = self._keyring.seal(item, _about(items.name, tenant, f"{name}/{n}"))
             added.append(StoredItem(item_id, item))
             own = {"tenant": tenant, "conversation_id": name, "n": n, "id": item_id, "response_id": response_id}
@@ -458,6 +481,15 @@ class ConversationStore:
         if rows:
             self._database.add(connection, items, rows)
         return added
+
+    def _taken(self, connection: Connection, tenant: str, name: str, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that items of a conversation have."""
+        taken = set[str]()
+        for begin in range(0, len(ids), _PARAMETERS):
+            some = items.c.id.in_(ids[begin : begin + _PARAMETERS])
+            own = (items.c.tenant == tenant, items.c.conversation_id == name, some)
+            taken.update(connection.execute(select(items.c.id).where(*own)).scalars())
+        return taken
 
     def _changed(
         self,
