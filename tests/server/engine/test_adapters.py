@@ -255,7 +255,7 @@ async def test_the_engine_knows_an_adapter_though_another_one_of_its_files_left_
 
         async def load_adapter(self, path: str) -> AdapterLoaded:
             engine.store.load(path)
-            loaded = engine.await_report(AdapterLoaded)
+            loaded: AdapterLoaded = engine.await_report(AdapterLoaded)
             engine.store.unload(digest)  # of the other name, which the catalog knew alone
             engine.await_report(AdapterUnloaded)
             return loaded
