@@ -375,6 +375,24 @@ async def test_gateways_with_redis_log_a_unit_once_together_and_count_none_that_
     assert len(lines.lines) == 51, "a restart logs no unit again"
 
 
+async def test_exposures_whose_claim_is_cut_off_by_the_end_of_the_process_are_logged() -> None:
+    lines, claims, begun = Lines(), Claims(), asyncio.Event()
+
+    async def claim(ids: Any, seconds: float) -> list[bool]:
+        claims.taken.update(ids)  # Redis has them, and its answer does not come
+        begun.set()
+        return await asyncio.Future()
+
+    claims.claim = claim  # type: ignore[method-assign]
+    found = process(lines, claims)
+    task = asyncio.create_task(found.run())
+    end(found, "u")
+    await begun.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [line["arm"] for line in lines.lines] == ["small"]
+
+
 def test_a_tenant_with_many_units_makes_no_other_one_forget() -> None:
     lines = Lines()
     found = process(lines, max_units=100)
@@ -435,12 +453,14 @@ async def test_feedback_counts_for_the_arm_of_the_response_once_for_a_unit(tmp_p
 
 async def test_values_of_another_version_do_not_count() -> None:
     found = process(Lines())
-    states = Statement(
-        "r", 1, b"", "r", 0, b"id", b"", False, experiment="prod/size", version=2, arm="small", unit=b"u"
-    )
-    assert not found.counts(states, "helpful")
-    await found.rate(states, "helpful", 1.0, "a")
-    assert found.report("i").experiments["prod/size"].arms == {}
+    uid = experiment().uid
+    for other in ({"version": 2, "uid": uid}, {"version": 1, "uid": "of one that had the name before"}):
+        states = Statement(
+            "r", 1, b"", "r", 0, b"id", b"", False, experiment="prod/size", arm="small", unit=b"u", **other
+        )
+        assert not found.counts(states, "helpful")
+        await found.rate(states, "helpful", 1.0, "a")
+        assert found.report("i").experiments["prod/size"].arms == {}
 
 
 # --- logs

@@ -177,7 +177,9 @@ class Experiments:
         """The experiment of a response; None: it had none, or that one is gone or has another version."""
         table = self._table()
         experiment = table.experiments.get(states.experiment) if table is not None and states.experiment else None
-        return experiment if experiment and experiment.assignment.version == states.version else None
+        if experiment is None or (experiment.uid, experiment.assignment.version) != (states.uid, states.version):
+            return None
+        return experiment
 
     # -- reports, and the task
 
@@ -210,10 +212,13 @@ class Experiments:
         assert self._claims is not None
         try:
             new = await self._claims.claim([one.claim for one in batch], self._terms.window_s)
-        except CountersAway:
+        except (CountersAway, asyncio.CancelledError) as error:
             # They are logged, and whoever reads the log drops a second one. Counts are of units that are known as new.
+            # At the end of the process Redis may have them by now, so that no other gateway would log them.
             for one in batch:
                 self._expose(one, counts=False)
+            if isinstance(error, asyncio.CancelledError):
+                raise
             return
         for one, is_new in zip(batch, new, strict=True):
             if is_new:

@@ -33,7 +33,7 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
     empty without one. `counts`: the weights alone chose the revision, and the judge looks at the session. `personal`:
     the session is a conversation or a user, and not all that one client sends. `client`: a keyed digest of it.
     `experiment`, `version`, `arm`, `unit`: what an experiment chose for the request, and a keyed digest of its unit;
-    empty without one.
+    empty without one. `uid`: of the experiment, because a later one may have its name.
     """
 
     route: str
@@ -51,6 +51,7 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
     version: int = 0
     arm: str = ""
     unit: bytes = b""
+    uid: str = ""
 
 
 class Exposed(NamedTuple):
@@ -60,6 +61,7 @@ class Exposed(NamedTuple):
     version: int = 0
     arm: str = ""
     unit: bytes = b""
+    uid: str = ""
 
 
 IN_NONE = Exposed()

@@ -156,7 +156,7 @@ class Proxy:
         if chosen is None or not chosen.experiment.assignment.outcomes:
             return IN_NONE
         experiment, unit = chosen.experiment, self.experiments.unit_digest(chosen)
-        return Exposed(experiment.name, experiment.assignment.version, chosen.arm, unit)
+        return Exposed(experiment.name, experiment.assignment.version, chosen.arm, unit, experiment.uid)
 
     def _origin(self, outgoing: UpstreamRequest) -> AnswerOrigin | None:
         """The version of a route whose own labels no one counts."""

@@ -64,9 +64,11 @@ def merge(
 ) -> tuple[GatewayCounts, ...]:
     """The counts of all processes of gateways, those that are gone included: a report has all since its process began.
 
-    Beyond MOST_GATEWAYS the oldest are added up: of gateways that count together they stay evidence, of others not.
+    Beyond MOST_GATEWAYS those that report no more are added up, the oldest first: of gateways that count together they
+    stay evidence, of others not. A process that reports is never added up, because its next report has all of it again:
+    beyond MOST_GATEWAYS of these, the newest do not count yet.
     """
-    sums = [one for one in former if not one.incarnation]
+    sums, present = [one for one in former if not one.incarnation], set()
     found = {one.incarnation: one for one in former if one.incarnation}
     for report in reports:
         incarnation, counts = report.incarnation[:_LONGEST], report.experiments.get(name)
@@ -78,7 +80,9 @@ def merge(
         rank = known.rank if known else TOGETHER if report.shared else _next_rank(found.values())
         arms = tuple(_arm_counts(arm, counts, assignment) for arm in _names(assignment) if arm in counts.arms)
         found[incarnation] = GatewayCounts(incarnation, report.shared, rank, _bounded(counts.forgotten), arms)
-    return _folded(sums, list(found.values()))
+        present.add(incarnation)
+    gone = [one for one in found.values() if one.incarnation not in present]
+    return _folded(sums, gone, [one for one in found.values() if one.incarnation in present][:MOST_GATEWAYS])
 
 
 def _next_rank(gateways: Iterable[GatewayCounts]) -> int:
@@ -103,14 +107,17 @@ def _arm_counts(name: str, counts: ExperimentReport, assignment: Assignment) -> 
     return ArmCounts(name, _bounded(arm.units), _bounded(arm.requests), _bounded(arm.elsewhere), tuple(outcomes))
 
 
-def _folded(sums: list[GatewayCounts], named: list[GatewayCounts]) -> tuple[GatewayCounts, ...]:
-    """With at most MOST_GATEWAYS processes; the first ones are added up in an entry without a name, or in two."""
-    for one in named[: max(0, len(named) - MOST_GATEWAYS)]:
+def _folded(
+    sums: list[GatewayCounts], gone: list[GatewayCounts], present: list[GatewayCounts]
+) -> tuple[GatewayCounts, ...]:
+    """With at most MOST_GATEWAYS processes; the first that are gone are added up in an entry without a name, or two."""
+    added = max(0, len(gone) + len(present) - MOST_GATEWAYS)
+    for one in gone[:added]:
         rest = [known for known in sums if known.shared != one.shared]
         into = next((known for known in sums if known.shared == one.shared), None)
         rank = TOGETHER if one.shared else 0
         sums = [*rest, replace(_added(one, into), incarnation="", rank=rank)]
-    return (*sorted(sums, key=lambda one: one.shared), *named[-MOST_GATEWAYS:])
+    return (*sorted(sums, key=lambda one: one.shared), *gone[added:], *present)
 
 
 def _added(one: GatewayCounts, other: GatewayCounts | None) -> GatewayCounts:

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use socket2::SockRef;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -67,6 +68,7 @@ impl Bridge {
     /// Python closes its end next, and the client must not take what it has for all.
     pub fn cut(&self) {
         self.is_cut.store(true, Ordering::SeqCst);
+        self.changed.notify_one(); // this side may wait for a client that reads nothing
     }
 
     /// Python closes its end next, and reads no more: the connection waits for a request. `end`: of it.
@@ -76,7 +78,7 @@ impl Bridge {
     }
 
     /// Carries bytes until the connection ends, or is given back. Returns what came of the next request then.
-    /// `patience`: for a client that reads nothing of what Python left.
+    /// `patience`: for a client that reads nothing of what Python left; it ends after one to two of them.
     pub(crate) async fn run(&self, client: &ClientStream, python: UnixStream, patience: Duration) -> Option<Vec<u8>> {
         let mut carried = Carried::default();
         let mut due = Instant::now() + patience;
@@ -102,17 +104,22 @@ impl Bridge {
                 }
                 return None;
             }
-            if carried.python_ended && self.is_cut.load(Ordering::SeqCst) {
+            if (carried.python_ended || carried.waits_for_client) && self.is_cut.load(Ordering::SeqCst) {
                 return None;
             }
             tokio::select! {
                 biased;
                 () = self.changed.notified(), if !carried.is_returning => self.take_back(&mut carried),
-                _ = client.writable(), if carried.waits_for_client => {}
+                _ = client.writable(), if carried.waits_for_client || carried.python_ended => {}
                 _ = python.writable(), if carried.waits_for_python => {}
                 _ = python.readable(), if !carried.waits_for_client && !carried.python_ended => {}
                 _ = client.readable(), if carried.may_read_client() => {}
-                () = sleep_until(due), if carried.python_ended => return None,
+                () = sleep_until(due), if carried.waits_for_client || carried.python_ended => {
+                    if has_left(&python) {
+                        return None;
+                    }
+                    due = Instant::now() + patience;
+                }
             }
         }
     }
@@ -209,6 +216,13 @@ impl Carried {
 /// Python reads the end of the data, as it would of the client's socket.
 fn end_of_client(python: &UnixStream) {
     let _ = rustix::net::shutdown(python, rustix::net::Shutdown::Write);
+}
+
+/// Whether Python closed its end. What it wrote before that may still be there.
+fn has_left(python: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(python, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 fn at_once<T>(result: io::Result<T>) -> io::Result<Option<T>> {

@@ -15,7 +15,7 @@ from slipway_process.shares import Shares
 
 from .. import environment
 from ..models.adapters.errors import AdapterError
-from .adapters.catalog import AdapterCatalog
+from .adapters.catalog import AdapterCatalog, CatalogEntry
 from .messages import (
     LENGTH_BYTES,
     AdapterFailed,
@@ -165,7 +165,7 @@ class EngineClient:
         self.ready = ready
         self._load_limit_s = self._load_limit_s or RELOAD_FACTOR * ready.load_seconds + RELOAD_SLACK_S
         for entry in self.adapters.entries:
-            self._write(LoadAdapter(entry.path, entry.digest))
+            self.keep_adapter(entry)
         self.adapters.set_loaded({})
 
     async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
@@ -234,6 +234,13 @@ class EngineClient:
         self._write(LoadAdapter(path))
         # A caller that leaves ends nothing: the engine loads on, and its report ends the command.
         return await asyncio.shield(loaded)
+
+    def keep_adapter(self, entry: CatalogEntry) -> None:
+        """Has the engine know an adapter that the catalog has.
+
+        Another name with the same files may have been unloaded when this one was loaded and the catalog had it not yet.
+        """
+        self._write(LoadAdapter(entry.path, entry.digest))
 
     async def unload_adapter(self, digest: str) -> None:
         """Has the engine unload an adapter that no request uses. An engine that ends has unloaded it too."""

@@ -62,7 +62,9 @@ class AdapterCommands:
         try:
             with self._catalog.loading(name):
                 loaded = await self._engine.load_adapter(path)
-                self._catalog.add(CatalogEntry(name, path, loaded.digest, loaded.rank, loaded.size_bytes))
+                entry = CatalogEntry(name, path, loaded.digest, loaded.rank, loaded.size_bytes)
+                self._catalog.add(entry)
+                self._engine.keep_adapter(entry)
         except AdapterError as error:
             raise HttpError(400, str(error), param=error.field, code="invalid_adapter") from None
         except EngineError as error:

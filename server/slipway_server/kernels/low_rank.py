@@ -67,7 +67,7 @@ def column_factors(
 ) -> torch.Tensor | None:
     """DoRA's factor of each output, [outputs] float32: its magnitude by its norm. None where no part has magnitudes.
 
-    `weight` returns the rows from a first one to before another one.
+    `weight` returns the rows from a first one to before another one. Raises UpdateRefused.
     """
     if all(part is None or part.magnitude is None for part in update):
         return None
@@ -83,7 +83,10 @@ def column_factors(
             rows = rows + part.scale * (part.b[begin:end].float() @ part.a.float())
             factors.append(magnitude[begin:end].float() / rows.norm(dim=1))
         first += size
-    return torch.cat(factors)
+    whole = torch.cat(factors)
+    if not bool(whole.isfinite().all()):
+        raise UpdateRefused("use_dora: a row of a weight with its update is 0, so that it has no direction")
+    return whole
 
 
 def slots_in(slots: torch.Tensor) -> list[tuple[int, torch.Tensor]]:

@@ -200,6 +200,20 @@ def test_old_gateways_are_added_up_and_the_status_stays_small() -> None:
     assert len(set(ranks)) == len(ranks) and min(ranks) > 1, "each has a part of the error rate of its own"
 
 
+def test_gateways_that_still_report_are_counted_once_however_many_others_came_and_went() -> None:
+    gateways: Any = ()
+    for n in range(3 * MOST_GATEWAYS):
+        made = counted(report("stays", shared=True, control=7), report(f"g{n}", control=1), former=gateways)
+        gateways = made.gateways
+    assert made.arms[0].units == 7 + 3 * MOST_GATEWAYS
+    gateways = ()
+    for _ in range(4):
+        crowd = [report(f"g{n}", shared=n % 2 == 0, control=1) for n in range(MOST_GATEWAYS + 3)]
+        made = counted(*crowd, former=gateways)
+        gateways = made.gateways
+    assert made.arms[0].units == MOST_GATEWAYS and len(gateways) == MOST_GATEWAYS
+
+
 def test_reports_of_any_numbers_are_bounded() -> None:
     made = counted(report("x" * 1000, control=(-5, 10, 1e300), small=(1 << 80, -1, -3.0)))
     assert made.arms[0].units == 0 and 0 <= (made.arms[0].outcomes[0].mean or 0) <= 1

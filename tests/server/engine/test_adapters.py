@@ -1,5 +1,6 @@
 """Adapters in the engine: rows of many in one batch, caches apart, loading on demand, and unloading."""
 
+import select
 import time
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from slipway_process.model_folder import checkpoint
+from slipway_server.engine.adapters.catalog import AdapterCatalog, CatalogEntry
 from slipway_server.engine.adapters.loader import AdapterLoader
 from slipway_server.engine.adapters.residency import Residency
 from slipway_server.engine.adapters.store import CHANGED, MAX_REGISTERED, NOT_IN_TIME, AdapterStore
@@ -19,7 +21,9 @@ from slipway_server.engine.request import FinishReason, Request, RequestOutput, 
 from slipway_server.engine.scheduling.block_hash import BlockHasher
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import Scheduler
-from slipway_server.kernels.low_rank import AdapterRoom
+from slipway_server.http.adapters import AdapterCommands
+from slipway_server.kernels.low_rank import AdapterRoom, LowRank, UpdateRefused
+from slipway_server.metrics import ServerMetrics
 from slipway_server.models.adapters.folder import AdapterLimits
 from slipway_server.models.adapters.targets import parts_of, targets_of
 from slipway_server.models.generator import load_generator
@@ -228,6 +232,50 @@ def test_an_adapter_is_unloaded_when_its_last_request_has_ended(tmp_path: Path) 
     assert not [report for report in engine.store.take_reports() if isinstance(report, AdapterUnloaded)]
     engine.core.cancel("r")
     assert engine.await_report(AdapterUnloaded).digest == digest
+
+
+def test_an_adapter_is_unloaded_while_another_one_of_its_files_is_read(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, decoder())
+    (digest,) = engine.load(0)
+    engine.store.load("a0")
+    engine.core.look()
+    assert select.select([engine.store], [], [], 20)[0]
+    engine.store.unload(digest)
+    engine.core.look()
+    assert engine.await_report(AdapterUnloaded).digest == digest, "its command ends"
+    assert tokens(engine.run(request("r", digest))["r"]), "the other one stays"
+
+
+async def test_the_engine_knows_an_adapter_though_another_one_of_its_files_left_meanwhile(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, decoder())
+    (digest,) = engine.load(0)
+
+    class Client:
+        adapters = AdapterCatalog("base")
+
+        async def load_adapter(self, path: str) -> AdapterLoaded:
+            engine.store.load(path)
+            loaded: AdapterLoaded = engine.await_report(AdapterLoaded)
+            engine.store.unload(digest)  # of the other name, which the catalog knew alone
+            engine.await_report(AdapterUnloaded)
+            return loaded
+
+        def keep_adapter(self, entry: CatalogEntry) -> None:
+            engine.store.load(entry.path, entry.digest)
+
+    client: Any = Client()
+    await AdapterCommands(client, ServerMetrics("base")).load(b'{"lora_name": "b", "lora_path": "a0"}')
+    assert tokens(engine.run(request("r", digest))["r"])
+
+
+def test_an_adapter_whose_norms_are_0_is_refused(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, decoder(*KINDS[1]))
+    name = next(name for name in engine.targets if name.endswith("down_proj"))
+    target, layer = engine.targets[name], engine.targets[name].layer
+    operation = decoder(*KINDS[1]).operations[layer]["down"]
+    a, b = -operation._weight_rows(0, 1), torch.eye(target.outputs, 1)  # nothing is left of the first row
+    with pytest.raises(UpdateRefused):
+        operation.prepare((LowRank(a, b, 1.0, torch.ones(target.outputs)),))
 
 
 def test_a_request_whose_adapter_finds_no_room_in_its_time_ends(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ class AdapterStore:
         self._loaded = None
         if load.commanded:
             self._registered[loaded.digest] = loaded.path
-            self._leaving.discard(loaded.digest)
+            if loaded.digest in self._leaving:  # another name had it, and is gone
+                self._leaving.remove(loaded.digest)
+                self._reports.append(AdapterUnloaded(loaded.digest))
         report = AdapterLoaded(
             loaded.path, loaded.digest, loaded.rank, loaded.size_bytes, loaded.seconds, load.commanded
         )
