@@ -91,7 +91,7 @@ def test_a_request_has_the_guards_of_tenant_route_deployment_and_its_fallbacks()
     (public,) = table.model_routes
     route = replace(table.models["chat"], fallback=("small",))
     known = replace(tenant("team"), guards=(GuardSpec("of-tenant", ("Input",), webhook=WEBHOOK),))
-    found = guards_of(table, route, [public], known.name, known.guards)
+    found = guards_of(table, route, [public], known.name, known.guards, route.fallbacks)
     assert [(one.guard.name, one.owner.partition("/")[0]) for one in found] == [
         ("of-tenant", "Tenant"),
         ("of-route", "ModelRoute"),
