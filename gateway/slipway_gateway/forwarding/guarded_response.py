@@ -6,12 +6,14 @@ it; one that is blocked ends with an error event, and what was blocked is not sh
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from slipway_contracts.guards import OUTPUT
+from slipway_process.supervisor import observe
 
 from ..guards import texts
 from ..guards.checks import GuardChecks, of_stage
@@ -85,7 +87,7 @@ class GuardedResponse:
 
     async def _whole(self, writer: "_GuardedWriter") -> web.StreamResponse:
         headers, body = client_headers(writer.headers), b"".join(writer.parts)
-        if writer.status == 200:
+        if writer.status < 300:
             body = await self._checked(body, encoding=headers.get(hdrs.CONTENT_ENCODING, ""))
         self._record.first_byte = self._clock()
         out = WholeResponse(writer.status, headers)
@@ -198,7 +200,19 @@ class _GuardedWriter(ResponseCollector):
     async def write_headers(self, status_line: str, headers: "CIMultiDict[str]") -> None:
         await super().write_headers(status_line, headers)
         if self.status == 200 and headers.get(hdrs.CONTENT_TYPE, "").startswith(CONTENT_TYPE):
-            self.out = await self._response.begin(headers)
+            await self._begin(headers)
+
+    async def _begin(self, headers: "CIMultiDict[str]") -> None:
+        """Begins a stream. Raises UnusableResponse: guards cannot read it, so that it ends at once."""
+        unread: StageVerdict | None = None
+        if headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+            unread = self._response.unreadable("the stream is compressed")
+            self._is_open = unread.passes
+            if not unread.passes:
+                headers.popall(hdrs.CONTENT_ENCODING)  # the error is not
+        self.out = await self._response.begin(headers)
+        if unread is not None and not unread.passes:
+            await self._stop(self.out, unread)
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Raises ConnectionError: the client is gone; as UnusableResponse: guards ended the stream."""
@@ -213,6 +227,7 @@ class _GuardedWriter(ResponseCollector):
             await super().write_eof(chunk)
             return
         async with self._lock:
+            self._check_going_on()
             if chunk:
                 await self._take(self.out, bytes(chunk))
             self._hold.end()
@@ -232,25 +247,32 @@ class _GuardedWriter(ResponseCollector):
         if self._hold.is_redacted and self.ended:
             self._response.redacted()
 
-    async def _take(self, out: web.StreamResponse, chunk: bytes) -> None:
+    def _check_going_on(self) -> None:
+        """Raises ConnectionError: the stream has ended for its client."""
         if self._error is not None:
             raise self._error
         if self.stopped is not None:
             raise _ended(self.stopped)
-        if self._is_open or (self._cutter.is_empty and chunk.startswith(b":") and b"\n\n" not in chunk):
-            await self._response.put(out, chunk)  # a comment that shows that the server is alive has no text
+
+    async def _take(self, out: web.StreamResponse, chunk: bytes) -> None:
+        self._check_going_on()
+        if self._is_open or (self._cutter.is_empty and _is_comment(chunk)):
+            await self._response.put(out, chunk)  # it shows that the server is alive, and has no text
             return
+        events: deque[bytes] = deque()
         try:
-            for raw in self._cutter.feed(chunk):
-                self._hold.add(StreamEvent(raw), self._response.now_s)
-            if self._hold.repeats_too_much or not self._has_room():
+            events.extend(self._cutter.feed(chunk))
+            while events:
+                self._hold.add(StreamEvent(events[0]), self._response.now_s)
+                events.popleft()
+            if self._hold.is_beyond_bounds or not self._has_room():
                 raise GuardFailed("there is no room for so long a stream")
         except GuardFailed as error:
-            await self._open_or_stop(out, str(error), chunk)
+            await self._open_or_stop(out, str(error), b"".join(events) + self._cutter.rest())
             return
         await self._advance(out)
 
-    async def _open_or_stop(self, out: web.StreamResponse, why: str, chunk: bytes) -> None:
+    async def _open_or_stop(self, out: web.StreamResponse, why: str, unread: bytes) -> None:
         """Guards cannot read the stream. What waits is looked at; the rest passes, or the stream ends."""
         verdict = self._response.unreadable(why)
         if not verdict.passes:
@@ -258,7 +280,7 @@ class _GuardedWriter(ResponseCollector):
         self._hold.end()
         await self._advance(out)
         self._is_open = True
-        await self._response.put(out, self._cutter.rest())
+        await self._response.put(out, unread)
 
     async def _advance(self, out: web.StreamResponse) -> None:
         """Sends what may be sent, after guards have looked where they have to."""
@@ -278,7 +300,7 @@ class _GuardedWriter(ResponseCollector):
     def _begin_late(self) -> None:
         # One that has not ended holds the lock, and looks at the time again when it ends.
         if self._late is None or self._late.done():
-            self._late = asyncio.create_task(self._advance_late())
+            self._late = observe(asyncio.create_task(self._advance_late(), name="look of guards at a slow stream"))
 
     async def _advance_late(self) -> None:
         """The server is slow: what waits has waited long enough. Its next write raises what is raised here."""
@@ -307,6 +329,11 @@ class _GuardedWriter(ResponseCollector):
             return True
         self._counted_bytes += more
         return self._response.grow(more)
+
+
+def _is_comment(chunk: bytes) -> bool:
+    """Whether bytes are lines of comments and nothing else, without the empty line that ends an event."""
+    return chunk.endswith(b"\n") and all(line.startswith(b":") for line in chunk.splitlines())
 
 
 def _ended(verdict: StageVerdict) -> UnusableResponse:

@@ -109,17 +109,17 @@ class GuardChecks:
             raise GuardFailed(f"{whose} (--guard-max-inflight)")
         try:
             async with asyncio.timeout(bound.guard.timeout_milliseconds / 1000):
-                return await self._call(bound, subject, texts)
+                return await self._call(bound, subject, texts, client)
         finally:
             self._places.leave(client)
 
-    async def _call(self, bound: BoundGuard, subject: Subject, texts: Mapping[str, str]) -> Verdict:
+    async def _call(self, bound: BoundGuard, subject: Subject, texts: Mapping[str, str], client: str) -> Verdict:
         guard = bound.guard
         if guard.webhook is not None:
             response = await self._webhooks.call(guard.webhook, protocol.written(guard.name, subject, texts))
             return protocol.verdict_of(response, texts)
         if guard.builtin is not None:
-            return await self._finders.verdict(guard.builtin, texts)
+            return await self._finders.verdict(guard.builtin, texts, client)
         if guard.deployment is not None and bound.namespace:
             return await self._classifiers.verdict(guard.deployment, bound.namespace, texts, subject.request_id)
         raise GuardFailed("it is of a kind that this gateway does not know")

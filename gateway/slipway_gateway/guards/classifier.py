@@ -84,6 +84,8 @@ def _read(response: bytes, texts: int) -> list[_Prediction]:
 
 def _verdict(deployment: GuardDeployment, predictions: list[_Prediction]) -> Verdict:
     for one in predictions:
+        if not isinstance(one.prediction, str | int | float):
+            raise GuardFailed("the response of its classifier has a prediction that is no label")
         label = one.prediction if isinstance(one.prediction, str) else msgspec.json.encode(one.prediction).decode()
         confidence = 1.0 if one.confidence is None or not math.isfinite(one.confidence) else one.confidence
         if label in deployment.block_labels and confidence * 100 >= deployment.min_confidence:

@@ -1,5 +1,7 @@
 """Events of a stream as guards see them: cut from bytes, with their texts, and written again (pure)."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from ..wire.json_values import UNREADABLE
@@ -10,6 +12,9 @@ from .texts import TextPart
 MAX_EVENT_BYTES = 1 << 20
 _DATA = b"data:"
 _DONE = b"[DONE]"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Fields of an event beside its data; a line that begins with a colon is a comment.
+_OTHER_FIELDS = frozenset({b"event", b"id", b"retry", b""})
 _ANY = msgspec.json.Decoder()
 
 
@@ -20,16 +25,16 @@ class EventCutter:
         self._held = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Whole events. Raises GuardFailed: one has more than MAX_EVENT_BYTES."""
+        """Whole events. Raises GuardFailed: what is no event yet has more than MAX_EVENT_BYTES; nothing is cut then."""
         begin = max(0, len(self._held) - 3)
         self._held += chunk
         found, at = [], 0
         while (end := self._end(begin)) >= 0:
             found.append(bytes(self._held[at:end]))
             at = begin = end
-        del self._held[:at]
-        if len(self._held) > MAX_EVENT_BYTES:
+        if len(self._held) - at > MAX_EVENT_BYTES:
             raise GuardFailed(f"an event has more than {MAX_EVENT_BYTES >> 20} MiB")
+        del self._held[:at]
         return found
 
     @property
@@ -44,7 +49,7 @@ class EventCutter:
 
     def _end(self, begin: int) -> int:
         """Where the event ends in which `begin` is; -1: not in these bytes."""
-        ends = ((self._held.find(mark, begin), len(mark)) for mark in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+        ends = ((self._held.find(mark, begin), len(mark)) for mark in (b"\n\n", b"\n\r\n", b"\r\r"))
         return min((at + size for at, size in ends if at >= 0), default=-1)
 
 
@@ -54,11 +59,11 @@ class StreamEvent:
     __slots__ = ("_raw", "_value", "is_changed", "is_last", "parts")
 
     def __init__(self, raw: bytes) -> None:
-        """Raises GuardFailed: its data is neither JSON nor the end of a stream."""
+        """Raises GuardFailed: its data is neither JSON nor the end of a stream, or it has lines that are no fields."""
         self._raw, self._value = raw, None
         self.parts: list[TextPart] = []
         self.is_changed = self.is_last = False
-        data = b"\n".join(line[5:].strip() for line in raw.splitlines() if line.startswith(_DATA))
+        data = b"\n".join(_data_lines(raw))
         if not data:
             return
         if data == _DONE:
@@ -81,9 +86,24 @@ class StreamEvent:
         if not self.is_changed:
             return self._raw
         texts.forget_tokens(self._value)
-        lines = [line for line in self._raw.splitlines() if line and not line.startswith(_DATA)]
+        lines = [line for line in _lines(self._raw) if line and not line.startswith(_DATA)]
         return b"\n".join((*lines, b"data: " + texts.encoded(self._value), b"", b""))
 
     def replace(self, part: TextPart, text: str) -> None:
         part.replace(text)
         self.is_changed = True
+
+
+def _lines(raw: bytes) -> list[bytes]:
+    # A stream may begin with a byte order mark, which is no part of its first line.
+    return raw.removeprefix(_BYTE_ORDER_MARK).splitlines()
+
+
+def _data_lines(raw: bytes) -> Iterator[bytes]:
+    """The data of an event, line by line. Raises GuardFailed: a line is no field, so it may be text all the same."""
+    for line in _lines(raw):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            yield value.strip()
+        elif name not in _OTHER_FIELDS:
+            raise GuardFailed("the stream has lines that are no server-sent events")

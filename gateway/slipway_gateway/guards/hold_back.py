@@ -16,6 +16,7 @@ from .verdict import Span, Spans, merged
 
 MAX_CONTEXT_CHARACTERS = 1024
 MAX_REPEATED_CHARACTERS = 1 << 20  # of texts that later events may repeat
+MAX_CHANNELS = 1024  # each event looks at all of them
 _CHARACTERS_PER_TOKEN = 4
 
 
@@ -139,9 +140,9 @@ class HoldBack:
         self._ended = True
 
     @property
-    def repeats_too_much(self) -> bool:
-        """Whether so much of the text is kept for events that repeat it that no more may be."""
-        return self._repeatable > MAX_REPEATED_CHARACTERS
+    def is_beyond_bounds(self) -> bool:
+        """Whether the stream has so many texts, or so much is kept for events that repeat them, that no more may be."""
+        return self._repeatable > MAX_REPEATED_CHARACTERS or len(self._channels) > MAX_CHANNELS
 
     def due_s(self) -> float | None:
         """When guards have to look at what is held, unless more comes; None: it is not text, or nothing."""

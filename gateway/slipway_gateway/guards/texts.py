@@ -32,6 +32,13 @@ _REQUEST_FIELDS = (
     "documents",
     "text_1",
     "text_2",
+    "data_1",
+    "data_2",
+    "queries",
+    "items",
+    "texts",
+    "chat_template",
+    "chat_template_kwargs",
 )
 # Members that are no text: names, ids, numbers in words, and contents that are no text, such as images.
 _NO_TEXT = frozenset({
@@ -96,21 +103,25 @@ def of_request(body: bytes) -> Body:
     found = Body(_decoded(body))
     if not isinstance(found.value, dict):
         raise GuardFailed("the request is no JSON object")
-    if found.value.get("prompt_embeds") is not None:
+    if any(name.lower() == "prompt_embeds" and value is not None for name, value in found.value.items()):
         raise GuardFailed("a prompt of embeddings is no text")
-    for name in _REQUEST_FIELDS:
-        if name in found.value:
-            found.parts += _walk(found.value, name, name, (name,), tokens=name in ("prompt", "input", "inputs"))
+    for name in found.value:
+        # Servers that are written in Go take names of members in any case.
+        if name.lower() in _REQUEST_FIELDS:
+            tokens = name.lower() in ("prompt", "input", "inputs")
+            found.parts += _walk(found.value, name, name, (name,), tokens=tokens)
     return _bounded(found)
 
 
 def of_response(body: bytes) -> Body:
-    """The texts of a whole response. Raises GuardFailed: it is no JSON, or too long."""
+    """The texts of a whole response. Raises GuardFailed: it is no JSON, a text alone, or too long."""
     found = Body(_decoded(body))
     if isinstance(found.value, dict):
         for name in found.value:
             if name not in _NO_TEXT and name not in _ECHOES:
                 found.parts += _walk(found.value, name, name, (name,))
+    else:
+        found.parts += _of_other(found.value)
     return _bounded(found)
 
 
@@ -118,10 +129,10 @@ def of_event(value: Any) -> list[TextPart]:
     """The texts of one event of a stream. Their channel is the same in all events that continue a text.
 
     Raises:
-        GuardFailed: it is nested too deeply.
+        GuardFailed: it is a text alone, or nested too deeply.
     """
     if not isinstance(value, dict):
-        return []
+        return list(_of_other(value))
     indexes = tuple(value[name] for name in _INDEXES if isinstance(value.get(name), int))
     kind = value.get("type")
     about = (kind, *indexes) if isinstance(kind, str) else ()
@@ -136,6 +147,13 @@ def of_event(value: Any) -> list[TextPart]:
         else:
             parts += _walk(value, name, name, (*about, name))
     return parts
+
+
+def _of_other(value: Any) -> Iterator[TextPart]:
+    """The texts of what is no object. Raises GuardFailed: it is a text, which nothing holds."""
+    if isinstance(value, str):
+        raise GuardFailed("it is a text alone")
+    return _walk([value], 0, "", ("",))
 
 
 def forget_tokens(value: Any, depth: int = 0) -> None:
@@ -197,7 +215,7 @@ def _walk(
     elif depth > _MAX_DEPTH and isinstance(value, list | dict):
         raise GuardFailed("the body is nested too deeply")
     elif isinstance(value, list):
-        if tokens and value and isinstance(value[0], int):
+        if tokens and any(isinstance(item, int | float) for item in value):
             raise GuardFailed("token ids are no text: send the text")
         for place, item in enumerate(value):
             index = item.get("index") if isinstance(item, dict) else None

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -77,7 +78,10 @@ async def _started() -> asyncio.subprocess.Process:
 
 
 class FinderPool:
-    """At most `most` processes, each with one call at a time; other calls wait for one."""
+    """At most `most` processes, each with one call at a time; other calls wait for one.
+
+    A client's calls have all of them but one: whose calls take too long, and so end processes, leaves one to others.
+    """
 
     def __init__(self, most: int) -> None:
         self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
@@ -85,29 +89,48 @@ class FinderPool:
         for worker in self._workers:
             self._free.put_nowait(worker)
         self._loading: set[asyncio.Task[None]] = set()
+        # Of clients that have calls: the processes that each of them may take at a time.
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._is_closed = False
 
-    async def verdict(self, builtin: GuardBuiltin, texts: Mapping[str, str]) -> Verdict:
-        """The decision about texts. The caller limits its time.
+    async def verdict(self, builtin: GuardBuiltin, texts: Mapping[str, str], client: str = "") -> Verdict:
+        """The decision about texts. The caller limits its time. `client`: whose share of the processes the call takes.
 
         Raises:
             GuardFailed: nothing can look for this, or not yet.
         """
         if not self._workers:
             raise GuardFailed("the gateways run no process for it (--guard-processes)")
-        worker = await self._free.get()
-        if not worker.has_loaded(builtin):
-            self._load(worker, builtin)
-            raise GuardFailed("its process is being started")
+        share = self._shares.get(client)
+        if share is None:
+            share = self._shares[client] = asyncio.Semaphore(max(1, len(self._workers) - 1))
+        await share.acquire()
+        try:
+            worker = await self._loaded_worker(builtin)
+        except BaseException:
+            share.release()
+            raise
         try:
             result = await worker.call(_look(builtin, list(texts.values())))
         except BaseException:  # also a call that took too long
             worker.kill()
+            self._load(worker, builtin, share)
             raise
-        finally:
-            self._free.put_nowait(worker)
+        self._free.put_nowait(worker)
+        share.release()
         if result.problem or len(result.found) != len(texts):
             raise GuardFailed(result.problem or "its process found nothing for some texts")
         return _verdict(builtin, dict(zip(texts, result.found, strict=True)))
+
+    async def _loaded_worker(self, builtin: GuardBuiltin) -> _Worker:
+        """A free process that has loaded what a call needs. Raises GuardFailed: those that are free have not yet."""
+        worker = await self._free.get()
+        while not worker.has_loaded(builtin):
+            self._load(worker, builtin)
+            if self._free.empty():
+                raise GuardFailed("its process is being started")
+            worker = self._free.get_nowait()
+        return worker
 
     def prepare(self, builtin: GuardBuiltin) -> None:
         """Has free processes load what a call needs, so that the first one has all of its time."""
@@ -118,13 +141,18 @@ class FinderPool:
             else:
                 self._load(worker, builtin)
 
-    def _load(self, worker: _Worker, builtin: GuardBuiltin) -> None:
-        """Loading takes seconds, which the time of a call does not have. The worker is free again afterwards."""
-        task = asyncio.create_task(self._loaded(worker, builtin))
+    def _load(self, worker: _Worker, builtin: GuardBuiltin, share: asyncio.Semaphore | None = None) -> None:
+        """Loading takes seconds, which the time of a call does not have. The worker is free again afterwards.
+
+        `share`: of the client whose call ended the process; it has its place back then.
+        """
+        if self._is_closed:
+            return
+        task = asyncio.create_task(self._loaded(worker, builtin, share))
         self._loading.add(task)
         task.add_done_callback(self._loading.discard)
 
-    async def _loaded(self, worker: _Worker, builtin: GuardBuiltin) -> None:
+    async def _loaded(self, worker: _Worker, builtin: GuardBuiltin, share: asyncio.Semaphore | None) -> None:
         try:
             async with asyncio.timeout(_LOAD_S):
                 result = await worker.call(_look(builtin, [_SAMPLE]))
@@ -140,8 +168,11 @@ class FinderPool:
             raise
         finally:
             self._free.put_nowait(worker)
+            if share is not None:
+                share.release()
 
     async def close(self) -> None:
+        self._is_closed = True
         for task in self._loading:
             task.cancel()
         await asyncio.gather(*self._loading, return_exceptions=True)

@@ -740,6 +740,9 @@ class PublicApi:
         if place is None:
             message = "Last-Event-ID must be the id of an event that this gateway sent, or be left out."
             raise errors.invalid("invalid_last_event_id", message)
+        if of_stage(outgoing.guards, OUTPUT):
+            # The rest of a text may be what guards would only find in the whole of it.
+            raise errors.stream_gone()
         outgoing.headers[RESUME] = place.resume
         tokens = self._forwarding.resumption.remembered(outgoing, place.stream)
         if tokens:

@@ -122,3 +122,24 @@ async def test_a_process_that_takes_too_long_is_replaced() -> None:
         assert pool._workers[0].process is not process and process.returncode is not None
     finally:
         await pool.close()
+
+
+async def test_calls_that_take_too_long_leave_a_process_to_other_clients() -> None:
+    pool, builtin = FinderPool(2), GuardBuiltin(patterns=("a",))
+    try:
+        await until_ready(pool, builtin)
+        for _ in range(2):
+            (process,) = [one.process for one in pool._workers if one is pool._free._queue[-1]]  # the next one
+            assert process is not None
+            process.send_signal(19)  # SIGSTOP
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await pool.verdict(builtin, {"x": "a"}, "slow")
+        # The second call waited for the client's own place: the other process was stopped, but not ended.
+        process.send_signal(18)
+        async with asyncio.timeout(5):
+            await pool.verdict(builtin, {"x": "a"}, "other")
+        await asyncio.gather(*pool._loading)
+        assert not [one for one in pool._workers if not one.has_loaded(builtin)] and not pool._shares
+    finally:
+        await pool.close()

@@ -202,6 +202,80 @@ async def test_anthropic_s_messages_are_guarded_by_the_same_code() -> None:
         assert b"SECRET" not in server.bodies[0]
 
 
+def streaming_bytes(*chunks: bytes, headers: dict[str, str] | None = None, pause_s: float = 0.0) -> Handler:
+    """A model server whose stream is these bytes, each with a pause behind it."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **(headers or {})})
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+            await asyncio.sleep(pause_s)
+        return response
+
+    return answer
+
+
+def delta(text: str) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode()
+
+
+STREAMS = {
+    "a comment in an event": (b": here\r\ndata: %b\r\n\r\n", {}),
+    "a byte order mark": (b"\xef\xbb\xbfdata: %b\n\n", {}),
+    "mixed ends of lines": (b"data: {}\n\r\ndata: %b\n\r\n", {}),
+    "a list": (b"data: [%b]\n\n", {}),
+    "lines without a field": (b"%b\n\n", {}),
+    "another encoding": (b"\x1f\x8b%b", {"Content-Encoding": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+async def test_no_form_of_a_stream_passes_by_its_guards(kind: str) -> None:
+    form, headers = STREAMS[kind]
+    model = streaming_bytes(form.replace(b"%b", delta("a SECRET")), headers=headers)
+    async with guarded_gateway(model, Webhook(), ["Output"]) as (gate, _, _):
+        _, _, received = await post(gate, chat("hi", stream=True))
+    assert b"SECRET" not in received and received
+
+
+async def test_what_guards_cannot_read_passes_where_their_policy_is_ignore() -> None:
+    """Also what comes in the same piece behind it."""
+    events = [b"data: %b\n\n" % delta("a"), b"data: {what\n\n", b"data: %b\n\n" % delta("b"), b"data: [DONE]\n\n"]
+    model, fields = streaming_bytes(b"".join(events)), {"failure_policy": "Ignore"}
+    async with guarded_gateway(model, Webhook(), ["Output"], fields=fields) as (gate, _, _):
+        _, _, received = await post(gate, chat("hi", stream=True))
+    assert received == b"".join(events)
+
+
+async def test_a_stream_that_is_blocked_while_its_server_is_silent_ends_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = streaming_bytes(b"data: %b\n\n" % delta("VETO"), pause_s=0.6)
+    async with guarded_gateway(model, Webhook(), ["Output"]) as (gate, _, _):
+        _, _, received = await post(gate, chat("hi", stream=True))
+        await gate.edge.idle()
+        assert received.count(b"content_blocked") == 1 and gate.outcomes() == {"blocked": 1}
+    assert "a request failed inside of the gateway" not in caplog.text
+
+
+async def test_a_guarded_stream_is_not_taken_up_in_the_middle_of_a_text() -> None:
+    """Its rest could be the rest of what guards find in the whole."""
+    place = {"Last-Event-ID": f"r1.1-1-{'0' * 32}.7.0123abcd.ffff"}
+    async with guarded_gateway(streaming(["RET"]), Webhook(), ["Output"]) as (gate, server, _):
+        status, refused, _ = await post(gate, chat("hi", stream=True), headers=place)
+        assert (status, refused["error"]["code"]) == (410, "stream_gone") and not server.bodies
+
+
+async def test_a_whole_response_of_any_good_status_is_guarded() -> None:
+    async def created(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return web.json_response([{"generated_text": "my SECRET"}], status=201)
+
+    async with guarded_gateway(created, Webhook(), ["Output"]) as (gate, _, _):
+        _, _, received = await post(gate, chat("hi"))
+    assert b"my ###" in received and b"SECRET" not in received
+
+
 # -- guards that fail
 
 

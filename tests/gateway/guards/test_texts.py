@@ -46,6 +46,19 @@ def test_what_is_no_request_cannot_be_checked(body: bytes) -> None:
         texts.of_request(body)
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"prompt": [1.0, 2.0]}', b'{"input": ["", 1]}', b'{"Prompt": [1]}', b'{"Prompt_Embeds": "AA"}']
+)
+def test_numbers_of_tokens_are_no_text_in_any_form(body: bytes) -> None:
+    with pytest.raises(GuardFailed):
+        texts.of_request(body)
+
+
+def test_templates_and_names_in_another_case_go_into_the_prompt_too() -> None:
+    body = b'{"Messages":[{"content":"a"}],"chat_template":"b","chat_template_kwargs":{"c":"d"},"data_1":"e"}'
+    assert sorted(texts.of_request(body).texts.values()) == ["a", "b", "d", "e"]
+
+
 def test_a_response_has_its_texts_and_not_those_of_the_request() -> None:
     body = b'{"id":"r","instructions":"x","output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}]}'
     assert texts.of_response(body).texts == {"output[0].content[0].text": "a"}
