@@ -32,6 +32,7 @@ class _Worker:
     def __init__(self) -> None:
         self.process: asyncio.subprocess.Process | None = None
         self.loaded: set[str] = set()
+        self._killed: list[asyncio.subprocess.Process] = []
 
     def has_loaded(self, builtin: GuardBuiltin) -> bool:
         return self.process is not None and self.process.returncode is None and _needs(builtin) in self.loaded
@@ -58,9 +59,21 @@ class _Worker:
         """Ends the process; the next call starts another one."""
         process, self.process = self.process, None
         self.loaded.clear()
+        self._killed = [killed for killed in self._killed if killed.returncode is None]
         if process is not None:
+            self._killed.append(process)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+
+    async def close(self) -> None:
+        """Ends the process, and waits for the ends of all that were killed: nothing is left of them in the loop."""
+        self.kill()
+        for process in self._killed:
+            assert process.stdin and process.stdout, "both are pipes"
+            process.stdin.close()
+            with contextlib.suppress(RuntimeError):  # a call that was not cancelled reads it
+                await process.stdout.read()
+            await process.wait()
 
 
 async def _started() -> asyncio.subprocess.Process:
@@ -177,7 +190,7 @@ class FinderPool:
             task.cancel()
         await asyncio.gather(*self._loading, return_exceptions=True)
         for worker in self._workers:
-            worker.kill()
+            await worker.close()
 
 
 def _needs(builtin: GuardBuiltin) -> str:
