@@ -219,8 +219,9 @@ def filled(dtype: torch.dtype, spec: AttentionSpec, batch: Batch) -> tuple[Any, 
 
 
 def there(batch: Batch) -> Batch:
-    tensors = [field.name for field in fields(batch) if field.name != "num_decodes"]
-    return replace(batch, **{name: getattr(batch, name).to(DEVICE) for name in tensors})
+    members = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    tensors = {name: member for name, member in members.items() if isinstance(member, torch.Tensor)}
+    return replace(batch, **{name: tensor.to(DEVICE) for name, tensor in tensors.items()})
 
 
 def compare(spec: AttentionSpec, spans: list[tuple[int, int]], dtype: torch.dtype = torch.float32) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from slipway_server.kernels.low_rank import NO_ADAPTERS
 from slipway_server.kernels.triton import pointwise
 from slipway_server.models import generator
 from slipway_server.models.devices import LoadError
@@ -25,7 +26,7 @@ class NoCompiler:
 
 
 def options(*, allow_slow: bool = False) -> _Options:
-    return _Options(torch.float32, "none", "cpu", 64, 1, kv_int8=False, allow_slow=allow_slow)
+    return _Options(torch.float32, "none", "cpu", 64, 1, kv_int8=False, allow_slow=allow_slow, adapters=NO_ADAPTERS)
 
 
 def load(folder: Path, config: dict[str, Any], **more: Any) -> Any:
