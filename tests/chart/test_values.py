@@ -122,6 +122,26 @@ OTHER: Values = {
     "gateway.inferenceLog.urlSecret.key": "mine",
     "gateway.inferenceLog.retentionSeconds": 777,
     "gateway.inferenceLog.maxContentBytes": 777,
+    "conversations.enabled": True,
+    "conversations.idleSeconds": 7777,
+    "conversations.retentionSeconds": 7777,
+    "conversations.maxContextBytes": 77777,
+    "conversations.maxTenantBytes": 77777,
+    "conversations.maxTenantConversations": 77,
+    "conversations.maxTenantItems": 77,
+    "jobs.sealing.secret.name": "mine",
+    "jobs.sealing.secret.key": "mine",
+    "jobs.sealing.existingSecret": "mine",
+    "gateway.externalHosts": ["api.example.com"],
+    "gateway.guards.hosts": ["guard.tools.svc"],
+    "gateway.guards.maxInflight": 77,
+    "gateway.guards.processes": 7,
+    "gateway.guards.secrets": ["guard"],
+    "gateway.websocket.idleTimeoutSeconds": 77,
+    "gateway.websocket.maxMessageBytes": 77777,
+    "gateway.websocket.maxRequests": 7,
+    "gateway.websocket.messagesPerSecond": 77,
+    "gateway.websocket.pingIntervalSeconds": 7,
     "gateway.exposures.stdout": True,
     "gateway.exposures.url": "https://events.example.com/exposures",
     "gateway.exposures.hosts": ["*.example.com"],
@@ -263,6 +283,7 @@ _PROVIDER: Values = {
     "console.oidc.issuer": "https://other.example",
     "console.oidc.clientId": "other",
 }
+CONVERSATIONS: Values = {"jobs.enabled": True, "jobs.sqlite.claimName": "jobs"}
 NEEDS: dict[str, Values] = {
     **{
         f"gateway.autoscaling.{leaf}": AUTOSCALING
@@ -300,6 +321,16 @@ NEEDS: dict[str, Values] = {
         f"gateway.exposures.{leaf}": {"gateway.exposures.databaseUrlSecret.name": "exposures"}
         for leaf in ("databaseUrlSecret.key", "retentionSeconds")
     },
+    "conversations.enabled": CONVERSATIONS,
+    **{
+        f"conversations.{leaf}": {**CONVERSATIONS, "conversations.enabled": True}
+        for leaf in (
+            *("idleSeconds", "retentionSeconds", "maxContextBytes"),
+            *("maxTenantBytes", "maxTenantConversations", "maxTenantItems"),
+        )
+    },
+    **{f"jobs.sealing.{leaf}": {"jobs.enabled": True} for leaf in ("secret.name", "existingSecret")},
+    "jobs.sealing.secret.key": {"jobs.enabled": True, "jobs.sealing.secret.name": "sealing"},
     "gateway.exposures.hosts": {"gateway.exposures.url": "https://events.example.com"},
     "gateway.exposures.kafka.topic": {"gateway.exposures.kafka.servers": ["kafka:9092"]},
     "quotas.redis.urlSecret.key": {"quotas.redis.urlSecret.name": "redis"},

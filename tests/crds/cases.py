@@ -181,6 +181,15 @@ def _policy(kind: str) -> dict[str, Any]:
     return {"policies": [{"type": kind, "value": 1, "periodSeconds": 60}]}
 
 
+GUARD_URL = "https://guard.tools.svc/check"
+
+
+def guarded(**changes: Any) -> dict[str, Any]:
+    """A spec with a guard that has these fields; None: without the field."""
+    guard = {"name": "policy", "stages": ["Input"], "webhook": {"url": GUARD_URL}} | changes
+    return {"traffic": {"guards": [{name: value for name, value in guard.items() if value is not None}]}}
+
+
 CEL_CASES = (
     Case(
         "accuracy.empty",
@@ -754,6 +763,18 @@ CEL_CASES = (
         good=tuple(_cache(ttl) for ttl in ("1s", "719h59m60s")),
     ),
     Case(
+        "guard-kind",
+        "a guard is one of webhook, deployment and builtin: write exactly one of them",
+        bad=(guarded(webhook=None), guarded(builtin={"patterns": ["a"]})),
+        good=(guarded(), guarded(webhook=None, builtin={"patterns": ["a"]})),
+    ),
+    Case(
+        "guard-builtin",
+        "builtin looks for something: write patterns or pii",
+        bad=(guarded(webhook=None, builtin={}), guarded(webhook=None, builtin={"patterns": []})),
+        good=(guarded(webhook=None, builtin={"pii": {"entities": ["EMAIL_ADDRESS"]}}),),
+    ),
+    Case(
         "breaker-time",
         "traffic.circuitBreaker.baseEjectionTime is written in hours, minutes and seconds",
         bad=tuple({"traffic": {"circuitBreaker": {"baseEjectionTime": one}}} for one in ("1d", "10", "-1s")),
@@ -1058,6 +1079,66 @@ SCHEMA_CASES = (
             for key in ("", "a/b", "a b")
         ),
         good=({"traffic": {"fallback": [{"name": "openai", "external": EXTERNAL}]}},),
+    ),
+    Case(
+        "traffic.guards.name",
+        "spec.traffic.guards[0].name",
+        bad=(guarded(name="Policy"), guarded(name="")),
+        good=(guarded(name="policy-2"),),
+    ),
+    Case(
+        "traffic.guards.stages",
+        "spec.traffic.guards[0].stages[0]",
+        bad=(guarded(stages=["input"]),),
+        good=(guarded(stages=["Input", "Output"]),),
+    ),
+    Case(
+        "traffic.guards.webhook.url",
+        "spec.traffic.guards[0].webhook.url",
+        bad=tuple(guarded(webhook={"url": url}) for url in ("ftp://guard.tools.svc", "https://guard/?q=1")),
+        good=(guarded(webhook={"url": "http://guard.tools.svc:8080/check"}),),
+    ),
+    Case(
+        "traffic.guards.webhook.secretRef.name",
+        "spec.traffic.guards[0].webhook.secretRef.name",
+        bad=(guarded(webhook={"url": GUARD_URL, "secretRef": {"name": "../keys"}}),),
+        good=(guarded(webhook={"url": GUARD_URL, "secretRef": {"name": "guard"}}),),
+    ),
+    Case(
+        "traffic.guards.webhook.secretRef.key",
+        "spec.traffic.guards[0].webhook.secretRef.key",
+        bad=(guarded(webhook={"url": GUARD_URL, "secretRef": {"name": "guard", "key": "a/b"}}),),
+        good=(guarded(webhook={"url": GUARD_URL, "secretRef": {"name": "guard", "key": "token"}}),),
+    ),
+    Case(
+        "traffic.guards.deployment.name",
+        "spec.traffic.guards[0].deployment.name",
+        bad=(guarded(webhook=None, deployment={"name": "Other/x", "blockLabels": ["bad"]}),),
+        good=(guarded(webhook=None, deployment={"name": "prompt-guard", "blockLabels": ["bad"]}),),
+    ),
+    Case(
+        "traffic.guards.builtin.pii.entities",
+        "spec.traffic.guards[0].builtin.pii.entities[0]",
+        bad=(guarded(webhook=None, builtin={"pii": {"entities": ["email"]}}),),
+        good=(guarded(webhook=None, builtin={"pii": {"entities": ["CREDIT_CARD"]}}),),
+    ),
+    Case(
+        "traffic.guards.builtin.pii.language",
+        "spec.traffic.guards[0].builtin.pii.language",
+        bad=(guarded(webhook=None, builtin={"pii": {"entities": ["CREDIT_CARD"], "language": "English"}}),),
+        good=(guarded(webhook=None, builtin={"pii": {"entities": ["CREDIT_CARD"], "language": "de"}}),),
+    ),
+    Case(
+        "traffic.guards.builtin.action",
+        "spec.traffic.guards[0].builtin.action",
+        bad=(guarded(webhook=None, builtin={"patterns": ["a"], "action": "Drop"}),),
+        good=(guarded(webhook=None, builtin={"patterns": ["a"], "action": "Block"}),),
+    ),
+    Case(
+        "traffic.guards.failurePolicy",
+        "spec.traffic.guards[0].failurePolicy",
+        bad=(guarded(failurePolicy="Open"),),
+        good=(guarded(failurePolicy="Ignore"),),
     ),
     Case(
         "traffic.circuitBreaker",

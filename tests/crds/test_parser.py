@@ -22,8 +22,12 @@ KINDS = {
     "ModelRoute": ModelRoute,
     "Experiment": Experiment,
 }
-# A revision may have been recorded by a release with more of them.
-OPEN = ("spec.model.task", "spec.model.format", "spec.model.dtype", "spec.model.quantization", "spec.model.cache")
+# A revision may have been recorded by a release with more of them, and gateways read tables of other releases.
+OPEN = (
+    *("spec.model.task", "spec.model.format", "spec.model.dtype", "spec.model.quantization", "spec.model.cache"),
+    *("spec.traffic.guards[0].stages[0]", "spec.traffic.guards[0].failurePolicy"),
+    "spec.traffic.guards[0].builtin.action",
+)
 UNIQUE = "engine.env.unique"  # keys of lists are compared by the API server alone
 
 REFUSED = [
@@ -59,4 +63,14 @@ def test_examples_are_read_whole(file: Any) -> None:
     for one in objects:
         made = read(KINDS[one["kind"]], encoded(one))
         written = made.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        assert written == {"spec": one["spec"]}, "a field is not known"
+        # Types that gateways read too have their defaults in what they write.
+        assert _within(written["spec"], one["spec"]) == one["spec"], "a field is not known"
+
+
+def _within(written: Any, manifest: Any) -> Any:
+    """Of what was written the fields that a manifest has."""
+    if isinstance(manifest, dict):
+        return {name: _within(written[name], value) for name, value in manifest.items() if name in written}
+    if isinstance(manifest, list):
+        return [_within(*pair) for pair in zip(written, manifest, strict=True)]
+    return written

@@ -25,6 +25,7 @@ from slipway_jobs.store.line_store import LineClaim, LineResult, result_line
 from slipway_jobs.store.tables import lines
 from slipway_jobs.telemetry import JobsMetrics
 from slipway_jobs.webhooks.deliverer import Deliverer
+from slipway_process.sealing import Keyring
 from slipway_process.supervisor import OnFailure
 from testkit.until import until_async
 from tests.jobs.test_store import LINES, Ledger, ledger  # noqa: F401
@@ -142,7 +143,7 @@ async def process(
     ports |= {"admin-port": admin_port or reserve_port()}
     Started.replace(monkeypatch, program)
     running = asyncio.create_task(
-        program.run(settings(keys_file, **{"database-url": url}, **ports), Database(url), [b"s" * 32])
+        program.run(settings(keys_file, **{"database-url": url}, **ports), Database(url), [b"s" * 32], Keyring(""))
     )
     try:
         await until_async(lambda: running.done() or (Started.made and Started.made[0].tasks))
