@@ -8,7 +8,7 @@ from functools import lru_cache
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
-from slipway_contracts.guards import GuardSpec
+from slipway_contracts.guards import GuardSpec, guards_refusal
 from slipway_contracts.resilience import (
     LONGEST_EJECTION_S,
     CircuitBreaker,
@@ -145,7 +145,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         circuit_breaker=_circuit_breaker(spec.traffic.circuit_breaker) if spec.traffic else None,
         retry_budget=_retry_budget(spec.traffic.retry_budget) if spec.traffic else None,
         degradation=_degradation(spec.traffic.degradation) if spec.traffic else None,
-        guards=spec.traffic.guards if spec.traffic else (),
+        guards=_guards(spec.traffic) if spec.traffic else (),
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
     )
@@ -175,6 +175,13 @@ def _retry_budget(written: RetryBudgetSpec | None) -> RetryBudget | None:
 
 def _degradation(written: DegradationSpec | None) -> Degradation | None:
     return Degradation(written.name, written.max_tokens, written.single_choice or None) if written else None
+
+
+def _guards(traffic: TrafficSpec) -> tuple[GuardSpec, ...]:
+    """Raises ValueError: gateways would refuse them, and the whole table with them."""
+    if refusal := guards_refusal(traffic.guards):
+        raise ValueError(f"spec.traffic.{refusal}")
+    return traffic.guards
 
 
 def _response_cache(written: ResponseCacheSpec | None) -> ResponseCache | None:
