@@ -283,7 +283,7 @@ fn read_chunks(body: &[u8]) -> Read {
         at += size;
         match line_at(body, at) {
             None => return Read::Part(data),
-            Some((line, next)) if line.is_empty() => at = next,
+            Some(([], next)) => at = next,
             Some(_) => return Read::Wrong,
         }
     }

@@ -200,9 +200,8 @@ impl Carried {
             }
         }
         if !self.is_returning && !self.to_python.is_empty() {
-            match at_once(python.try_write(&self.to_python))? {
-                Some(size) => drop(self.to_python.drain(..size)),
-                None => {}
+            if let Some(size) = at_once(python.try_write(&self.to_python))? {
+                drop(self.to_python.drain(..size));
             }
             self.waits_for_python = !self.to_python.is_empty();
             if self.to_python.is_empty() {
