@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.conversations.turn_response import EventReader
+from slipway_gateway.conversations.turn_response import EventReader, written_response
 
 RESPONSE = {"id": "resp_1", "status": "completed", "output": []}
 STREAM = (
@@ -34,3 +34,12 @@ def test_a_long_event_in_small_pieces_is_searched_once() -> None:
         assert reader.feed(piece) == []
     assert time.process_time() - began_s < 2
     assert reader.held_bytes == 1 << 19
+
+
+def test_a_response_of_too_many_values_is_not_stored() -> None:
+    """A server is a stranger: its members are counted before any of them is made."""
+    few, many = (
+        {"id": "resp_1", "status": "completed", "output": [], "tools": ["a"] * count} for count in (8, 300_000)
+    )
+    assert written_response(json.dumps(few).encode()) is not None
+    assert written_response(json.dumps(many).encode()) is None

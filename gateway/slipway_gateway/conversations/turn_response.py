@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from slipway_contracts.conversations import DROPPED_ITEMS, MOVED_FROM
+from slipway_process import json_bounds
 from slipway_process.response_items import ID
 
 from ..wire.json_values import ABSENT, UNREADABLE, is_null, is_object, text_of
@@ -28,6 +29,7 @@ _STORED_STATUSES = ("completed", "incomplete")
 _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _OUTPUT = msgspec.json.Decoder(list[Raw])
 MAX_OUTPUT_ITEMS = 1024
+MAX_VALUES = 1 << 18  # of a response with the log probabilities of some thousand tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,10 @@ class EventReader:
 def written_response(body: bytes | Raw) -> WrittenResponse | None:
     """The response of a server; None where it is none."""
     try:
-        members = _MEMBERS.decode(body)
+        members = _members(body)
         output = members.pop("output", Raw(b"[]"))
         items = [] if is_null(output) else _OUTPUT.decode(output)
-    except UNREADABLE:
+    except (*UNREADABLE, json_bounds.TooManyValues):
         return None
     if len(items) > MAX_OUTPUT_ITEMS or not all(map(is_object, items)):
         return None
@@ -155,13 +157,19 @@ def written_response(body: bytes | Raw) -> WrittenResponse | None:
     return WrittenResponse(own_id or "", status or "", members, items)
 
 
+def _members(text: bytes | Raw) -> dict[str, Raw]:
+    """Raises TooManyValues before they are made, for a server is a stranger, or one of UNREADABLE."""
+    json_bounds.check(bytes(text), MAX_VALUES, MAX_VALUES)
+    return _MEMBERS.decode(text)
+
+
 def _event(data: bytes) -> Event:
     if not _MAY_BE.search(data) or len(data) > MAX_RESPONSE_BYTES:
         return Event(data)
     parts = _DATA.findall(data)
     try:
-        members = _MEMBERS.decode(parts[0]) if len(parts) == 1 else {}
-    except UNREADABLE:
+        members = _members(parts[0]) if len(parts) == 1 else {}
+    except (*UNREADABLE, json_bounds.TooManyValues):
         members = {}
     kind = text_of(members.get("type", ABSENT)) or ""
     response = written_response(members["response"]) if kind in _WITH_RESPONSE and "response" in members else None

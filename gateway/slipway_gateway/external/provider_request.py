@@ -23,7 +23,8 @@ class _Model(msgspec.Struct):
 
 
 _MODEL = msgspec.json.Decoder(_Model)
-_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+# Its members are skipped: a provider may send any number of them.
+_OBJECT = msgspec.json.Decoder(msgspec.defstruct("AnyObject", []))
 
 
 def url_of(target: ExternalTarget, path: str) -> str:
