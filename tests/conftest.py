@@ -31,7 +31,8 @@ __all__ = ["api", "api_server", "namespace"]
 
 MODELS = Path(__file__).parents[1] / "examples" / "models"
 UNIT, INTEGRATION = "not integration and not e2e and not extended", "integration and not extended"
-_NONE_FOR_UNIT = re.compile(r"^pytestmark\b.*\b(integration|e2e|extended)\b", re.MULTILINE)
+# A list of marks may have several lines.
+_NONE_FOR_UNIT = re.compile(r"^pytestmark = (\[[^\]]*|.*)\b(integration|e2e|extended)\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: Any) -> bool | None:
