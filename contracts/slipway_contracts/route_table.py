@@ -170,6 +170,8 @@ class Traffic:
     degradation: Degradation | None = None
     guards: Annotated[tuple[GuardSpec, ...], AtMost(8)] = ()
     """Checks of requests and responses."""
+    base: str | None = None
+    """ModelDeployment whose pods serve the revisions, which are adapters. If absent, each revision has its own pods."""
 
     def __post_init__(self) -> None:
         if self.accuracy == AccuracyCounting():  # nothing of it would be written: it is the same as none
