@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from slipway_contracts.model_source import ModelSource
+
 ADAPTERS_PORT, ADAPTERS_PATH = 8004, "/adapters"
 MAX_ADAPTERS = 512  # entries of a file: 256 ModelAdapters, and of those that roll out two versions
 MAX_FILE_BYTES = MAX_REPORT_BYTES = 1 << 20
@@ -22,23 +24,13 @@ def lora_name(adapter: str, revision: str) -> str:
     return f"{adapter}@{revision}"
 
 
-class AdapterSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the files of an adapter come from."""
-
-    uri: Annotated[str, Meta(min_length=1, max_length=2048)]
-    revision: Annotated[str, Meta(max_length=256)] = ""
-    endpoint: Annotated[str, Meta(max_length=256)] = ""
-    region: Annotated[str, Meta(max_length=64)] = ""
-    account: Annotated[str, Meta(max_length=24)] = ""
-
-
 class AdapterEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One revision of one adapter, which every pod of the deployment is to hold."""
 
     name: _Name
     """Name that clients send as "model"."""
     revision: _Revision
-    source: AdapterSource
+    source: ModelSource
     digest: Annotated[str, Meta(max_length=128)] = ""
     """What the files must be, as a pod reported it before; "": what the source has now."""
 
