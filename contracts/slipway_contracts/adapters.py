@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from slipway_contracts.model_source import ModelSource
+from slipway_contracts.fetch_source import FetchSource
 
 ADAPTERS_PORT, ADAPTERS_PATH = 8004, "/adapters"
 MAX_ADAPTERS = 512  # entries of a file: 256 ModelAdapters, and of those that roll out two versions
@@ -30,7 +30,7 @@ class AdapterEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     name: _Name
     """Name that clients send as "model"."""
     revision: _Revision
-    source: ModelSource
+    source: FetchSource
     digest: Annotated[str, Meta(max_length=128)] = ""
     """What the files must be, as a pod reported it before; "": what the source has now."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from slipway_contracts.model_source import ModelSource
+from slipway_contracts.fetch_source import FetchSource
 from slipway_process.model_folder.checkpoint import ENTRIES_LIMIT, MARKER, CheckpointError, follow_marker
 
 MAX_MODELS = 256  # entries, and so values of the labels of metrics
@@ -36,7 +36,7 @@ class PoolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_in_flight: Annotated[int, Meta(ge=1, le=65_536)] = 64
     max_memory_bytes: Annotated[int, Meta(ge=0, le=2**62)] = 0  # 0: the server's --max-model-memory-bytes
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
-    source: ModelSource | None = None  # a fetcher brings the files, and its marker says that they are whole
+    source: FetchSource | None = None  # a fetcher brings the files, and its marker says that they are whole
 
     @property
     def key(self) -> ModelKey:

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 
-class ModelSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FetchSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A source of the fetcher's. `revision`: of a repository, or a digest; the others are those of object stores."""
 
     uri: Annotated[str, Meta(min_length=1, max_length=2048)]
