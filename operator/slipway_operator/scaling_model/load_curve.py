@@ -95,7 +95,9 @@ class LoadCurve:
         """From the numbers of a status; what is no bin is left out."""
         curve = cls()
         for load, requests, missed in list(zip(*[iter(numbers)] * 3, strict=False))[:MOST_BINS]:
-            curve = curve.add(load, min(requests, MOST_REQUESTS), min(missed, MOST_REQUESTS))
+            if 0 < requests < _LARGEST_LOAD and 0 <= missed <= requests:
+                kept = _faded(Bin(load, requests, missed))
+                curve = curve.add(kept.load, kept.requests, kept.missed)
         return curve
 
 
