@@ -226,6 +226,9 @@ bench-twin-shadow: setup ## what a twin shadow of all sessions adds to clients' 
 bench-routing: setup ## which pod gets a prompt: our rule beside llm-d's, KubeAI's, least load and chance, simulated and on real pods (15 minutes; QUICK=1: one; ARGS=--help)
 	$(PY) -m bench.routing $(ARGS)
 
+bench-capacity: setup ## the number of pods by our rule beside HPA, KEDA, llm-d's law and a clairvoyant planner, simulated (three minutes of CPU; ARGS="--trace daily")
+	$(PY) -m bench.capacity --page $(ARGS)
+
 bench-caches: setup ## hits and misses of a cache of responses, beside nginx that serves the same bytes (a minute; QUICK=1: seconds)
 	$(PY) -m bench.caches
 

@@ -32,6 +32,7 @@ from slipway_operator.kube.writing.prefetches import Prefetches
 from slipway_operator.kube.writing.run_history import RunHistory
 from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
+from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.model_routes.runner import ModelRouteRunner, NameAccess
 from slipway_operator.outbound.dialer import Dialer
@@ -227,7 +228,8 @@ def _metrics_of_pods(process: Process) -> tuple[Component, ...]:
             wake(key)
 
     host = Host(settings.own_namespace, settings.metrics_api_service, settings.metrics_api_owner)
-    return sampler, MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed)
+    api = MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed)
+    return sampler, ScalingRunner(sampler, wake), api
 
 
 def _audit(process: Process) -> AuditRunner | None:

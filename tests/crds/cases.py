@@ -173,6 +173,16 @@ def _follow(**fields: Any) -> dict[str, Any]:
     return {"type": "QueueDepth", "target": "4", **fields}
 
 
+def _objective(**fields: Any) -> dict[str, Any]:
+    objective = {"mode": "Advise", **fields}
+    return {"slo": {"ttftP95": "800ms"}, "autoscaling": {"maxReplicas": 4, "objective": objective}}
+
+
+def _schedule(**fields: Any) -> dict[str, Any]:
+    schedule = {"name": "day", "cron": "0 8 * * 1-5", "durationSeconds": 3600, "minReplicas": 2, **fields}
+    return _objective(schedules=[{name: value for name, value in schedule.items() if value is not None}])
+
+
 def _behavior(direction: str, **rules: Any) -> dict[str, Any]:
     return _scaled(behavior={direction: rules})
 
@@ -377,6 +387,30 @@ CEL_CASES = (
         "spec.autoscaling.minReplicas is at most maxReplicas",
         bad=(_scaled(minReplicas=5),),
         good=(_scaled(minReplicas=4), _scaled()),
+    ),
+    Case(
+        "autoscaling-follows",
+        "spec.autoscaling needs metrics, or an objective",
+        bad=({"autoscaling": {"maxReplicas": 4}},),
+        good=(_scaled(), _objective()),
+    ),
+    Case(
+        "autoscaling-objective-slo",
+        "spec.autoscaling.objective needs a latency that pods have to hold",
+        bad=(_objective() | {"slo": None}, _objective() | {"slo": {"availability": "99"}}),
+        good=(_objective() | {"slo": {"latencyP99": "2s"}},),
+    ),
+    Case(
+        "autoscaling-schedule",
+        "spec.autoscaling.objective.schedules changes a bound",
+        bad=(_schedule(minReplicas=None),),
+        good=(_schedule(), _schedule(minReplicas=None, maxReplicas=3)),
+    ),
+    Case(
+        "autoscaling-schedule-bounds",
+        "spec.autoscaling.objective.schedules.minReplicas is at most maxReplicas",
+        bad=(_schedule(maxReplicas=1),),
+        good=(_schedule(maxReplicas=2),),
     ),
     Case(
         "autoscaling-zero",
@@ -882,6 +916,25 @@ SCHEMA_CASES = (
     *pod_cases.SCHEMA_CASES,
     *source_cases.SCHEMA_CASES,
     *pool_cases.SCHEMA_CASES,
+    *(
+        Case(
+            f"autoscaling.objective.schedules[0].{field}",
+            f"spec.autoscaling.objective.schedules[0].{field}",
+            bad=tuple(_schedule(**{field: value}) for value in bad),
+            good=tuple(_schedule(**{field: value}) for value in good),
+        )
+        for field, bad, good in (
+            ("name", ("Day", "-day", "a b"), ("day-1",)),
+            ("cron", ("0 8 * *", "@daily-today", "0 0 8 * * 1"), ("*/5 8-18 * 1,2 MON-FRI",)),
+            ("timeZone", ("Europe/", "../etc", "1UTC"), ("Europe/Berlin", "UTC")),
+        )
+    ),
+    Case(
+        "autoscaling.objective.mode",
+        "spec.autoscaling.objective.mode",
+        bad=(_objective(mode="advise"), _objective(mode="Off")),
+        good=(_objective(mode="Act"),),
+    ),
     *(
         Case(
             f"autoscaling.{field}",

@@ -13,7 +13,16 @@ from slipway_operator.kube.reading.observe import rebuilt
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 from slipway_operator.model.analysis.stored_run import stored_run
 from slipway_operator.model.analysis.template import Template, found
-from slipway_operator.model.cluster.observed import Autoscaler, Child, Observed, Pod, PodTrouble, Snapshot, Workload
+from slipway_operator.model.cluster.observed import (
+    Autoscaler,
+    Child,
+    Observed,
+    Pod,
+    PodTrouble,
+    ScalingReport,
+    Snapshot,
+    Workload,
+)
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
@@ -65,6 +74,7 @@ class World:
     drained_before: datetime | None = None  # pods made before this moment are on a node that is drained
     sees_drains: bool = True
     no_groups: str = ""  # why LeaderWorkerSets cannot be used
+    scaling: ScalingReport | None = None  # the last decision about the number of pods
     serves_claims: bool = True
     cold_s: int = 0  # how long a pod answers three times slower at first
     mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
@@ -165,6 +175,7 @@ class World:
             templates={name: _template(name, msgspec.json.encode(spec)) for name, spec in self.templates.items()},
             analysis_runs={name: read for name, item in self.runs.items() if (read := stored_run(item))},
             autoscalers=tuple(self.autoscalers.values()),
+            scaling=self.scaling,
             sees_drains=self.sees_drains,
             no_groups=self.no_groups,
             serves_claims=self.serves_claims,

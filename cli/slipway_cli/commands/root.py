@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
-from slipway_cli.commands import batches, experiments, look, pools, routes, steer, tenants, tool
+from slipway_cli.commands import batches, experiments, look, planning, pools, routes, steer, tenants, tool
 from slipway_cli.commands.options import add_cluster_options, merge
 
 COMMANDS = (
     *(look.get, look.status, look.history_, look.analyze, look.explain, look.wait),
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
     pools.pools,
+    planning.plan_,
     *(routes.routes, routes.route),
     *(experiments.experiments, experiments.experiment),
     *(tenants.tenants, tenants.keys, tenants.usage_),

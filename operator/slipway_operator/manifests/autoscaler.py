@@ -39,7 +39,7 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
             # planning/scaling/sleep.py.
             "minReplicas": max(1, wanted.min_replicas),
             "maxReplicas": wanted.max_replicas,
-            "metrics": [_metric(metric, target, group) for metric in wanted.metrics],
+            "metrics": [_metric(metric, target, group) for metric in _followed(wanted)],
             "behavior": {"scaleUp": _rules(wanted.scale_up), "scaleDown": _rules(wanted.scale_down)},
         },
     }
@@ -67,6 +67,12 @@ def _is_quantity(value: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _followed(wanted: Autoscaling) -> tuple[Metric, ...]:
+    """The metrics of the spec, and before them the number of pods that the objective publishes: one for each pod."""
+    published = (Metric(MetricType.DESIRED_REPLICAS, "1"),) if wanted.acts else ()
+    return (*published, *wanted.metrics)
 
 
 def _metric(metric: Metric, target: dict[str, Any], group: str) -> dict[str, Any]:

@@ -63,7 +63,15 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
     scaled = "autoscaling" in obj["spec"] or bool(observed.autoscalers)
     sleeps = status.sleep is not None and status.sleep.state in (SleepState.ASLEEP, SleepState.WAKING)
     copies = _serve_copies(status.traffic) if status.traffic else ()
-    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps, tuple(live), copies)
+    uid, objectives = obj["metadata"]["uid"], _objectives(obj, status)
+    return Followed(uid, pods, status.replicas, scaled, sleeps, tuple(live), copies, objectives)
+
+
+def _objectives(obj: dict[str, Any], status: Status) -> tuple[str, ...]:
+    """Return the keys of what gateways count for spec.autoscaling.objective; empty without one."""
+    levels = status.traffic.slo if status.traffic else None
+    wanted = "objective" in (obj["spec"].get("autoscaling") or {})
+    return tuple(levels.by_key()) if levels and wanted else ()
 
 
 def _serve_copies(traffic: Traffic) -> tuple[str, ...]:
@@ -250,6 +258,9 @@ class MetricsSampler(Component):
                 uid = series.followed.uid
                 held = sum(answer.held(*key, uid) for answer in answers if not answer.gone)
                 series.add_gateways(problem or inflight(answers, key, uid), now, held)
+                if series.followed.objectives:
+                    parts = (answer.about(*key, uid) for answer in answers if answer.reachable)
+                    series.add_outcomes({part.incarnation: part.objectives for part in parts}, now)
 
     async def _scrape_pod(self, key: ObjectKey, pod: PodTarget) -> None:
         async with self._turns.turn(key[0]):

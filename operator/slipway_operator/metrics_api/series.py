@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from slipway_contracts.service_levels import Counted
 from slipway_operator.metrics_api.exposition import Buckets, ExposedSample
+from slipway_operator.metrics_api.outcomes import OutcomeCounts
 from slipway_operator.model.cluster.observed import MetricsPage
 from slipway_operator.model.engine_types import VLLM, EngineMetrics
 from slipway_operator.model.text import printable
@@ -52,6 +54,7 @@ class Followed:
     copies: tuple[
         str, ...
     ] = ()  # revisions of a twin shadow: their pods serve only copies and probes, which are no demand
+    objectives: tuple[str, ...] = ()  # keys of spec.slo that are counted for spec.autoscaling.objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ class Number:
     window_s: int | None = None  # seconds that a rate or percentile covers; None: the value of one moment
 
 
+Reading = tuple[float, ExposedSample]  # when it was taken
+
+
 @dataclass(slots=True)
 class _Memory:
     """The readings of one pod, oldest first, and its counters."""
@@ -72,7 +78,7 @@ class _Memory:
     counts: dict[str, float] = field(default_factory=dict)  # the last reading of each counter
     polled: bool = False
     polled_at: float = float("-inf")
-    readings: deque[tuple[float, ExposedSample]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problem: str = "it was not polled yet"
 
 
@@ -86,6 +92,8 @@ class Series:
         self._inflight: tuple[float, int] | None = None
         self._held: tuple[float, int] = (float("-inf"), 0)
         self._inflight_problem = "the gateways were not polled yet"
+        self._outcomes = OutcomeCounts(WINDOW_S)
+        self._desired: tuple[float, int] | None = None
         self.follow(followed, now)
 
     def follow(self, followed: Followed, now: float) -> bool:
@@ -131,7 +139,7 @@ class Series:
                 continue
             before = memory.counts.get(name, after)
             totals = self._counted.setdefault(memory.revision, {})
-            totals[name] = totals.get(name, 0.0) + _grown(before, after)
+            totals[name] = totals.get(name, 0.0) + counter_growth(before, after)
             memory.counts[name] = after
 
     def add_gateways(self, inflight: int | str, now: float, held: int = 0) -> None:
@@ -141,6 +149,41 @@ class Series:
         else:
             self._inflight = (now, inflight)
             self._held = (now, held)
+
+    def add_outcomes(self, reported: Mapping[str, Mapping[str, Counted]], now: float) -> None:
+        """Store what each gateway process has counted of the objectives since its start."""
+        self._outcomes.add(reported, self.followed.objectives, now)
+
+    def outcomes(self, seconds: float, now: float) -> tuple[float, dict[str, Counted]]:
+        """Return how many seconds are counted, at most so many, and requests and misses in them by objective."""
+        return self._outcomes.within(seconds, now)
+
+    def publish(self, desired: int | None, now: float) -> None:
+        """Store the number of pods that spec.autoscaling.objective needs; None: it publishes none."""
+        self._desired = None if desired is None else (now, desired)
+
+    def desired_replicas(self, now: float) -> Number:
+        """Return that number; raises Unknown without a fresh one."""
+        if self._desired is None or now - self._desired[0] > STALE_S:
+            raise Unknown("spec.autoscaling.objective with mode Act has decided nothing in the last seconds")
+        return Number(self._desired[1], self._desired[0])
+
+    def readings(self, revision: str, seconds: float, now: float) -> tuple[list[list[Reading]], int]:
+        """Return the readings of so many seconds for each pod of a revision, and the number of pods that lack them.
+
+        A pod has them with two at least, the last of them fresh. One that is newer than STALE_S does not count as
+        lacking.
+        """
+        pods, silent = [], 0
+        for memory in self._pods.values():
+            if memory.revision != revision:
+                continue
+            within = [reading for reading in memory.readings if now - reading[0] <= seconds]
+            if len(within) > 1 and now - within[-1][0] <= STALE_S:
+                pods.append(within)
+            else:
+                silent += now - memory.since > STALE_S
+        return pods, silent
 
     def pages(self, now: float) -> tuple[MetricsPage, ...]:
         """Return the state of each pod's page of metrics; a pod whose first page is still awaited is left out."""
@@ -208,11 +251,14 @@ class Series:
         known, _ = _known(pods, _gauge(lambda reading: float(bool(_value(reading, "ttft")))), now)
         return _percentile([pods[name] for name in known], min(number.at for number in known.values()), now)
 
+    def held(self, now: float) -> int:
+        """Return the number of requests that wait at gateways; 0 while their report is not fresh."""
+        return self._held[1] if now - self._held[0] <= STALE_S else 0
+
     def queue_depth(self, now: float) -> Number:
         """Return the number of requests that wait: in the pods, and at gateways if their report is fresh."""
         number = self.total(OF_POD[QUEUE_DEPTH], now)
-        held = self._held[1] if now - self._held[0] <= STALE_S else 0
-        return Number(number.value + held, number.at)
+        return Number(number.value + self.held(now), number.at)
 
     @property
     def _serving(self) -> dict[str, _Memory]:
@@ -314,7 +360,7 @@ def _gauge_of(metric: str) -> OfPod:
 _latest = _gauge(lambda reading: float(_value(reading, "waiting") + _value(reading, "running")))
 
 
-def _grown(before: float, after: float) -> float:
+def counter_growth(before: float, after: float) -> float:
     """Return the growth of a counter. If it fell, the process restarted, and its whole value is growth."""
     return after - before if after >= before else after
 
@@ -328,7 +374,7 @@ def _tokens_per_second(memory: _Memory, now: float) -> Number:
     seconds = at - within[0][0]
     if seconds <= 0:
         raise Unknown(memory.problem)
-    grown = sum(_grown(before, after) for (_, before), (_, after) in pairwise(within))
+    grown = sum(counter_growth(before, after) for (_, before), (_, after) in pairwise(within))
     return Number(grown / seconds, at, int(WINDOW_S))
 
 
@@ -404,4 +450,5 @@ OF_DEPLOYMENT: Mapping[str, Callable[[Series, float], Number]] = {
     "slipway_in_flight": Series.inflight,
     "slipway_ttft_p95_seconds": Series.ttft_p95,
     "slipway_ttft_p95_replica_seconds": _replica_seconds,
+    "slipway_desired_replicas": Series.desired_replicas,
 }

@@ -176,7 +176,12 @@ async def test_of_a_list_the_stale_part_is_left_out(client: Any, sampler: Metric
 @pytest.mark.parametrize(
     ("path", "query", "code", "message"),
     [
-        (f"{OBJECT}/chat/slipway_joy", {}, 404, "there is no metric slipway_joy; there are slipway_in_flight"),
+        (
+            f"{OBJECT}/chat/slipway_joy",
+            {},
+            404,
+            "there is no metric slipway_joy; there are slipway_desired_replicas, slipway_in_flight",
+        ),
         (f"{PODS}/a/slipway_in_flight", {}, 404, "there is no metric slipway_in_flight"),
         (f"{OBJECT}/gone/slipway_queue_depth", {}, 404, "no ModelDeployment gone in default"),
         (f"{PODS}/gone/slipway_queue_depth", {}, 404, "no ready pod gone in default"),

@@ -131,6 +131,85 @@ class Behavior(ApiType):
     scale_down: ScaleDownRules | None = None
 
 
+class UtilizationThreshold(ApiType):
+    """Utilization of the pods for some time. Utilization is demand by what the ready pods carry while the objectives
+    of spec.slo hold."""
+
+    utilization_percent: Annotated[Int32, Field(ge=1, le=1000)]
+    """Utilization in percent."""
+    for_seconds: Annotated[Int32, Field(ge=0, le=86400)]
+    """Time in seconds for which it lasts."""
+
+
+class DemandForecast(ApiType):
+    """Forecast of demand by its season, from the history of the deployment itself. Pods are added before the peak. It
+    never lowers the number of pods, and counts only while it is better than the last value."""
+
+    season_seconds: Annotated[Int32, Field(ge=3600, le=604800)] = 86400
+    """Length of a season in seconds."""
+
+
+@rule(
+    "has(self.minReplicas) || has(self.maxReplicas)",
+    "spec.autoscaling.objective.schedules changes a bound: write minReplicas, maxReplicas or both",
+)
+@rule(
+    "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+    "spec.autoscaling.objective.schedules.minReplicas is at most maxReplicas: lower it, or raise maxReplicas",
+)
+class ScalingSchedule(ApiType):
+    """Bounds of the number of pods for some time from each time of a cron expression on."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the schedule."""
+    cron: Annotated[str, Field(min_length=9, max_length=128, pattern=r"^[0-9A-Za-z*/,#-]+( [0-9A-Za-z*/,#-]+){4}$")]
+    """Times at which it begins, as five fields: minute, hour, day of the month, month and day of the week."""
+    time_zone: Annotated[
+        str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9+_-]*(/[A-Za-z0-9+_-]+)*$")
+    ] = "UTC"
+    """Name of the time zone in the database of IANA, for example Europe/Berlin."""
+    duration_seconds: Annotated[Int32, Field(ge=60, le=604800)]
+    """Time in seconds for which it lasts."""
+    min_replicas: Annotated[Int32, Field(ge=1, le=10000)] | None = None
+    """Minimum number of pods in this time, where it is above that of spec.autoscaling."""
+    max_replicas: Annotated[Int32, Field(ge=1, le=10000)] | None = None
+    """Maximum number of pods in this time, where it is below that of spec.autoscaling."""
+
+
+class ScalingObjective(ApiType):
+    """Number of pods with which the objectives of spec.slo hold, by what the pods of each revision are measured to
+    carry."""
+
+    mode: Literal["Advise", "Act"]
+    """Advise: the status shows how many pods there should be, and why. Act: the metric slipway_desired_replicas has
+    this number too, and the HorizontalPodAutoscaler of spec.autoscaling follows it."""
+    target_utilization_percent: Annotated[Int32, Field(ge=10, le=100)] = 80
+    """Utilization for which pods are planned, in percent."""
+    scale_up: UtilizationThreshold | None = None
+    """Utilization above which pods are added. Default is as soon as demand needs them. Waiting work, a missed
+    objective, forecasts and schedules do not wait for it."""
+    scale_down: UtilizationThreshold | None = None
+    """Utilization below which pods are removed. Default is when demand has needed fewer for the stabilization
+    window."""
+    stabilization_window_seconds: Annotated[Int32, Field(ge=0, le=3600)] = 300
+    """Length of the window in seconds. Its largest need applies before pods are removed."""
+    cooldown_seconds: Annotated[Int32, Field(ge=0, le=3600)] = 0
+    """Time in seconds from a change of the number until pods are removed."""
+    empty_seconds: Annotated[Int32, Field(ge=10, le=86400)] = 300
+    """Time in seconds without any request after which minReplicas applies at once."""
+    missed_seconds: Annotated[Int32, Field(ge=10, le=3600)] = 30
+    """Time in seconds for which the objective is missed before pods are added for it."""
+    backlog_percent: Annotated[Int32, Field(ge=10, le=10000)] = 120
+    """Waiting work, in percent of what the ready pods do in a second, above which pods are added for it."""
+    forecast: DemandForecast | None = None
+    schedules: Annotated[tuple[ScalingSchedule, ...], Field(max_length=16)] = ()
+    """Bounds at some times. Of several the highest minimum and the lowest maximum apply."""
+
+
+@rule(
+    "has(self.metrics) || has(self.objective)",
+    "spec.autoscaling needs metrics, or an objective: write one of them",
+)
 @rule(
     "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
     "spec.autoscaling.minReplicas is at most maxReplicas: lower it, or raise maxReplicas",
@@ -163,6 +242,8 @@ class AutoscalingSpec(ApiType):
     """Maximum time in seconds that a gateway holds a request while pods start. After it, or when the gateway already
     holds as many requests as it may, the response is 503 with Retry-After. 0 means that no request is held. Default is
     300."""
-    metrics: Annotated[tuple[AutoscalingMetric, ...], Field(min_length=1, max_length=10)]
-    """Metrics that determine the number of pods. The metric with the highest recommendation applies."""
+    metrics: Annotated[tuple[AutoscalingMetric, ...], Field(min_length=1, max_length=10)] = ()
+    """Metrics that determine the number of pods. The metric with the highest recommendation applies. Optional with an
+    objective; with one whose mode is Advise, and without metrics, there is no HorizontalPodAutoscaler."""
+    objective: ScalingObjective | None = None
     behavior: Behavior | None = None

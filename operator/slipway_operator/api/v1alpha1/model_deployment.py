@@ -420,6 +420,12 @@ class RolloutIntents(ApiType):
     "!has(self.strategy.blueGreen.prePromotionAnalysis.twinShadow)))",
     "a model with spec.pool has no pods of its own: remove baselinePod and twinShadow from spec.strategy",
 )
+@rule(
+    "!has(self.autoscaling) || !has(self.autoscaling.objective) || (has(self.slo) && (has(self.slo.ttftP95) || "
+    "has(self.slo.itlP95) || has(self.slo.latencyP99)))",
+    "spec.autoscaling.objective needs a latency that pods have to hold: write ttftP95, itlP95 or latencyP99 into "
+    "spec.slo",
+)
 @implied_defaults(written=("replicas",))  # the scale subresource reads it
 class ModelDeploymentSpec(InputsRecord):
     """Desired state: the model, the number of pods that serve it, and the rollout of new versions."""

@@ -378,6 +378,64 @@ class ServiceLevelStatus:
     """What of each gateway process is counted: PROCESS OBJECTIVE/LIMIT=REQUESTS:MISSED."""
 
 
+@dataclass(frozen=True, slots=True)
+class RevisionCapacity:
+    """What one pod of a revision carries while the objectives of spec.slo hold, in tokens per second of work. Prompt
+    tokens count by what they cost. In requests per second for a model without tokens."""
+
+    revision: str
+    """Revision."""
+    per_second: float | None = None
+    """What a pod carries. Absent while it is unknown."""
+    at_least: float | None = None
+    """Lower bound of it, with 95 % confidence."""
+    at_most: float | None = None
+    """Upper bound of it. Absent while no load was too high."""
+    basis: Annotated[str, AtMost(16)] = ""
+    """Measured: objectives were missed at higher loads. Extrapolated: from step times. AtLeast: the highest load so
+    far, at which they were met."""
+    start_seconds: Int32 | None = None
+    """Time from the creation of a pod until it is ready: the median of the last ones."""
+    fit: Annotated[str, AtMost(4096)] = ""
+    """Numbers of the model, for the next operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalingStatus:
+    """What spec.autoscaling.objective needs. It is written once a minute, or when the number changes."""
+
+    mode: Annotated[str, AtMost(16)]
+    """Mode of the objective: Advise or Act."""
+    desired_replicas: Int32
+    """Number of pods that there should be."""
+    rule: Annotated[str, AtMost(32)]
+    """What decided it: Steady, Utilization, Backlog, Latency, Forecast, Schedule, Bounds, Empty, Waiting or Unknown."""
+    message: Message
+    """Human-readable explanation with the numbers."""
+    since: Time
+    """Time since which the number is unchanged."""
+    read_at: Time
+    """Time of these numbers."""
+    needed_replicas: Int32 = 0
+    """Number of pods that this moment needs, before windows and cooldowns."""
+    utilization_percent: Int32 | None = None
+    """Demand in percent of what the ready pods carry."""
+    demand_per_second: float | None = None
+    """Work that arrives per second."""
+    forecast_per_second: float | None = None
+    """Highest demand that is expected until pods that are created now are ready."""
+    forecast_skill: float | None = None
+    """1 less the error of the forecast by that of the last value: 1 is perfect, below 0 it does not count."""
+    revisions: Annotated[tuple[RevisionCapacity, ...], AtMost(4)] = ()
+    """Revisions that serve."""
+    history: Annotated[str, AtMost(12288)] = ""
+    """Numbers of the forecast, for the next operator."""
+    log: Annotated[
+        tuple[Annotated[str, AtMost(512), Field(description="TIME REPLICAS RULE: MESSAGE.")], ...], AtMost(20)
+    ] = ()
+    """Most recent changes of the number, oldest first: TIME REPLICAS RULE: MESSAGE."""
+
+
 @required("type", "status", "last_transition_time", "reason", "message")
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -468,6 +526,7 @@ class Status:
     traffic: Traffic | None = None
     sleep: Sleep | None = None
     slo: ServiceLevelStatus | None = None
+    autoscaling: AutoscalingStatus | None = None
     accuracy: AccuracyStatus | None = None
     revisions: Annotated[tuple[RevisionStatus, ...], AtMost(MOST_REVISIONS)] = ()
     """Revisions that have pods."""

@@ -11,6 +11,7 @@ from slipway_contracts.counters import GenerationCounts
 from slipway_contracts.gateway_report import ImplausibleUsage, ServiceReport
 from slipway_contracts.service_levels import Counted
 from slipway_operator.api.objects import Json
+from slipway_operator.api.v1alpha1.status import RevisionCapacity
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.stored_run import StoredRun
 from slipway_operator.model.analysis.template import Template
@@ -191,6 +192,22 @@ class MetricsPage:
     missing: tuple[tuple[str, str], ...] = ()  # (field, metric name) that the page should have and lacks
 
 
+@dataclass(frozen=True, slots=True)
+class ScalingReport:
+    """The last decision about the number of pods, and the numbers behind it, as the status has them."""
+
+    desired: int
+    needed: int
+    rule: str
+    message: str
+    utilization_percent: int | None = None
+    demand: float | None = None
+    forecast: float | None = None
+    skill: float | None = None
+    revisions: tuple[RevisionCapacity, ...] = ()
+    history: str = ""
+
+
 @strict
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -214,6 +231,7 @@ class Observed:
     standing: Standing | None = None  # whether it owns its model name; None: not decided yet
     sees_drains: bool = False  # whether nodes are watched
     serves_claims: bool = True  # whether the API server has ResourceClaims; True when the spec needs none
+    scaling: ScalingReport | None = None  # by spec.autoscaling.objective; None: nothing is decided yet
     metrics_providers: dict[str, str] = field(default_factory=dict)  # server of each metrics API group; "": us
     pages: tuple[MetricsPage, ...] | None = None  # pages of metrics of ready pods; None: nothing samples them
     # By pod name, for some pods whose fetcher runs. None: the pod cannot be read; missing: it was not read yet.

@@ -1,13 +1,17 @@
 """`spec.autoscaling` as typed values; an invalid one raises ValueError with a message."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
 from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.v1alpha1 import autoscaling as api
 from slipway_operator.model import quantity
+from slipway_operator.scaling_model import schedules
+from slipway_operator.scaling_model.replicas import Policy
+from slipway_operator.scaling_model.schedules import Schedule
 
 
 class MetricType(StrEnum):
@@ -23,6 +27,7 @@ class MetricType(StrEnum):
     MEMORY = "Memory"
     EXTERNAL = "External"
     PODS = "Pods"
+    DESIRED_REPLICAS = "DesiredReplicas"  # that spec.autoscaling.objective needs; no metric of spec.autoscaling
 
 
 # The names under which the metrics API serves our own; docs/autoscaling.md describes each.
@@ -32,6 +37,7 @@ OWN_NAMES: Mapping[MetricType, str] = {
     MetricType.TOKENS_PER_SECOND: "slipway_tokens_per_second",
     MetricType.TTFT: "slipway_ttft_p95_replica_seconds",
     MetricType.KV_CACHE_USAGE: "slipway_kv_cache_usage",
+    MetricType.DESIRED_REPLICAS: "slipway_desired_replicas",
 }
 HOLD_S = 300  # as long as Knative's activator waits
 AVERAGE = "AverageValue"
@@ -74,6 +80,16 @@ SCALE_DOWN = AutoscalerRules(300, "Max", (AutoscalerPolicy("Percent", 100, 15),)
 
 
 @dataclass(frozen=True, slots=True)
+class Objective:
+    """How the number of pods follows the objectives of spec.slo."""
+
+    acts: bool  # the number is published too
+    policy: Policy
+    schedules: tuple[Schedule, ...] = ()
+    season_s: float | None = None  # None: no forecast
+
+
+@dataclass(frozen=True, slots=True)
 class Autoscaling:
     """Bounds of the number of pods, the metrics, and the scaling speed."""
 
@@ -84,6 +100,17 @@ class Autoscaling:
     scale_down: AutoscalerRules = SCALE_DOWN
     idle_s: int | None = None  # seconds without a request after which all pods are removed; only with min_replicas 0
     hold_s: int = HOLD_S  # how long a gateway holds a request while the first pod starts; 0: not at all
+    objective: Objective | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether the number of pods that the objective needs is published."""
+        return self.objective is not None and self.objective.acts
+
+    @property
+    def has_autoscaler(self) -> bool:
+        """Whether there is something that our HorizontalPodAutoscaler follows."""
+        return bool(self.metrics) or self.acts
 
 
 def parse_autoscaling(spec: Mapping[str, Any]) -> Autoscaling | None:
@@ -109,16 +136,55 @@ def autoscaling_of(written: api.AutoscalingSpec | None) -> Autoscaling | None:
         )
     if (written.min_replicas == 0) != (written.idle_seconds is not None):
         raise ValueError("spec.autoscaling: minReplicas 0 and idleSeconds go together: write both or neither")
+    if not written.metrics and written.objective is None:
+        raise ValueError("spec.autoscaling needs metrics, or an objective: write one of them")
     behavior = written.behavior or api.Behavior()
+    metrics = tuple(map(_metric, written.metrics))
+    objective = _objective(written)
+    # The number that the objective publishes is stable already.
+    stable = objective is not None and objective.acts and not metrics
     return Autoscaling(
         max_replicas=written.max_replicas,
-        metrics=tuple(map(_metric, written.metrics)),
+        metrics=metrics,
+        objective=objective,
         min_replicas=written.min_replicas,
         scale_up=_rules(behavior.scale_up, SCALE_UP),
-        scale_down=_rules(behavior.scale_down, SCALE_DOWN),
+        scale_down=_rules(behavior.scale_down, replace(SCALE_DOWN, window_s=0) if stable else SCALE_DOWN),
         idle_s=written.idle_seconds,
         hold_s=HOLD_S if written.hold_seconds is None else written.hold_seconds,
     )
+
+
+def _objective(written: api.AutoscalingSpec) -> Objective | None:
+    terms = written.objective
+    if terms is None:
+        return None
+    up, down = terms.scale_up, terms.scale_down
+    policy = Policy(
+        min_replicas=max(1, written.min_replicas),
+        max_replicas=written.max_replicas,
+        utilization=terms.target_utilization_percent / 100,
+        above=up.utilization_percent / 100 if up else None,
+        above_s=up.for_seconds if up else 0.0,
+        below=down.utilization_percent / 100 if down else None,
+        below_s=down.for_seconds if down else 0.0,
+        window_s=terms.stabilization_window_seconds,
+        cooldown_s=terms.cooldown_seconds,
+        empty_s=terms.empty_seconds,
+        latency_s=terms.missed_seconds,
+        backlog=terms.backlog_percent / 100,
+    )
+    season_s = float(terms.forecast.season_seconds) if terms.forecast else None
+    return Objective(terms.mode == "Act", policy, tuple(map(_schedule, terms.schedules)), season_s)
+
+
+def _schedule(written: api.ScalingSchedule) -> Schedule:
+    duration = timedelta(seconds=written.duration_seconds)
+    bounds = (written.min_replicas, written.max_replicas)
+    schedule = Schedule(written.name, written.cron, written.time_zone, duration, *bounds)
+    if reason := schedules.problem(schedule):
+        raise ValueError(f"spec.autoscaling.objective.schedules: {schedule.name}: {reason}")
+    return schedule
 
 
 def _metric(metric: api.AutoscalingMetric) -> Metric:

@@ -10,6 +10,7 @@ from slipway_operator.model.deployment import last_applied
 from slipway_operator.model.deployment.autoscaling import OWN_NAMES
 from slipway_operator.planning.conditions.condition_type import ConditionFacts, ConditionState, condition_type
 from slipway_operator.planning.facts.situation import Situation
+from slipway_operator.planning.scaling import objective
 from slipway_operator.planning.scaling.autoscale import INERT_S, Scalers, controller_condition, scalers_of
 
 STARTING = "Starting"
@@ -19,6 +20,8 @@ STARTING = "Starting"
 def autoscaling(facts: ConditionFacts) -> ConditionState | None:
     """Only where spec.autoscaling is set, or another autoscaler has the ModelDeployment as its target."""
     at, scalers = facts.at, scalers_of(facts.at)
+    if len(scalers.rivals) == 1 and _follows_the_objective(at, scalers.rivals[0]):
+        return _with_others_that_apply(_health(at, scalers.rivals[0]), facts)
     if len(scalers.rivals) + scalers.wanted > 1:
         return _two_scalers(scalers)
     if scalers.wanted and scalers.others:
@@ -27,6 +30,12 @@ def autoscaling(facts: ConditionFacts) -> ConditionState | None:
     if scalers.wanted:
         return _with_others_that_apply(_own_health(labels.autoscaler_name(_name(facts.obj)), at, scalers.ours), facts)
     return _with_others_that_apply(_health(at, scalers.rivals[0]), facts) if scalers.rivals else None
+
+
+def _follows_the_objective(at: Situation, scaler: Autoscaler) -> bool:
+    """Whether an autoscaler of the user's takes the place of ours, because both follow the published number alone."""
+    scaled = at.spec.autoscaling
+    return scaled is not None and scaled.acts and not scaled.metrics and objective.follows(scaler)
 
 
 def _name(obj: Json) -> str:

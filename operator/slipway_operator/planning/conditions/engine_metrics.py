@@ -65,6 +65,9 @@ def engine_metrics_available(facts: ConditionFacts) -> ConditionState | None:
 def _needed(at: Situation) -> dict[str, str]:
     """For each needed field of EngineMetrics, what needs it first: a metric of spec.autoscaling or another scaler."""
     found: dict[str, str] = {}
+    if at.spec.autoscaling and at.spec.autoscaling.objective:
+        for field in ("waiting", "running"):
+            found.setdefault(field, "the objective of spec.autoscaling")
     for metric in at.spec.autoscaling.metrics if at.spec.autoscaling else ():
         for field in _NEEDS.get(OWN_NAMES.get(metric.type, ""), ()):
             found.setdefault(field, f"{metric.type} of spec.autoscaling")

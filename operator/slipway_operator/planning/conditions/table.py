@@ -15,6 +15,7 @@ from slipway_operator.planning.conditions import (
     lanes,
     ownership,
     references,
+    scaling_objective,
     tenants,
     unknown_fields,
 )
@@ -24,6 +25,7 @@ from slipway_operator.planning.conditions.transitions import carry_over
 TABLE: tuple[ConditionType, ...] = (
     *deployment.TYPES,
     *autoscaling.TYPES,
+    *scaling_objective.TYPES,
     *engine_metrics.TYPES,
     *references.TYPES,
     *analyses.TYPES,

@@ -13,6 +13,7 @@ from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Evict
 from slipway_operator.planning.decided import Decided
 from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.scaling import objective
 
 
 def movements(
@@ -21,6 +22,7 @@ def movements(
     """Changes of pods and weights, in their order. `revisions` are those of the status to be written."""
     return (
         *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: {item.why}") for item in evicted),
+        *objective.events(at),
         *_scaled_and_shifted(at, decided.desired, decided.traffic),
         *_drains(at, decided.desired, revisions),
         *_stable_lost(decided.course, at),

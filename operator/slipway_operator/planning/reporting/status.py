@@ -21,6 +21,7 @@ from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.message import message
 from slipway_operator.planning.reporting import summary
 from slipway_operator.planning.rollout import argo
+from slipway_operator.planning.scaling import objective
 from slipway_operator.planning.sizing import baseline
 from slipway_operator.planning.sizing.replicas import scale_down_at
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -57,6 +58,7 @@ def status_of(decided: Decided, at: Situation, obj: Json, settings: PlanSettings
         traffic=decided.traffic,
         sleep=at.sleep,
         slo=error_budget.counted(at),
+        autoscaling=objective.shown(at),
         accuracy=accuracy.counted(course, at),
         revisions=tuple(_revision_status(decided, at, name) for name in _listed(decided, at)),
         aborted_revisions=course.aborted,

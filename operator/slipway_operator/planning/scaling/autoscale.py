@@ -33,7 +33,7 @@ class Scaling:
 class Scalers:
     """The autoscalers that concern a ModelDeployment."""
 
-    wanted: bool  # spec.autoscaling is set
+    wanted: bool  # spec.autoscaling has something to follow
     ours: Autoscaler | None
     others: tuple[Autoscaler, ...]  # that have it as their target, or the name of ours
 
@@ -45,7 +45,8 @@ class Scalers:
 
 def scalers_of(at: Situation) -> Scalers:
     """The autoscalers by whose they are; an orphan is adopted where one is wanted."""
-    wanted, observed = at.spec.autoscaling is not None, at.observed.autoscalers
+    scaled, observed = at.spec.autoscaling, at.observed.autoscalers
+    wanted = scaled is not None and scaled.has_autoscaler
     ours = next((scaler for scaler in observed if scaler.ours or (wanted and scaler.orphan)), None)
     return Scalers(wanted, ours, tuple(scaler for scaler in observed if scaler is not ours))
 
@@ -53,7 +54,7 @@ def scalers_of(at: Situation) -> Scalers:
 def scaling(owner: Owner, at: Situation) -> Scaling:
     """The writes about our HorizontalPodAutoscaler; `spec.replicas` is never written.
 
-    Ours exists exactly while spec.autoscaling is set and no other autoscaler scales the deployment.
+    Ours exists exactly while spec.autoscaling has something to follow and no other autoscaler scales the deployment.
     """
     scalers = scalers_of(at)
     if scalers.wanted and not scalers.others:
