@@ -86,6 +86,19 @@ def halves(weight: Weight) -> tuple[Weight, Weight]:
     return weight[:middle], weight[middle:]
 
 
+def beside(gate: Weight, up: Weight, half: int) -> Weight:
+    """`half` outputs of gate, the same of up, and so on."""
+    if isinstance(gate, GroupedInt4) and isinstance(up, GroupedInt4) and gate.group == up.group:
+        pairs = ((gate.numbers, up.numbers), (gate.scales, up.scales), (gate.zeros, up.zeros))
+        return GroupedInt4(*(_alternating(*pair, half) for pair in pairs))
+    return _alternating(dense(gate), dense(up), half)
+
+
+def _alternating(gate: torch.Tensor, up: torch.Tensor, half: int) -> torch.Tensor:
+    width = gate.shape[1]
+    return torch.stack((gate.reshape(-1, half, width), up.reshape(-1, half, width)), dim=1).view(-1, width)
+
+
 # --- rounding ---------------------------------------------------------------------------------------------------------
 
 ROWS_AT_ONCE = 256  # so that what is computed with stays in the caches

@@ -21,7 +21,7 @@ from slipway_server.models.generator import load_generator
 from slipway_server.models.layouts.tensors import UnreadableWeight
 from slipway_server.models.weights import CheckpointWeights
 from tests.conftest import MODELS
-from tests.server.kernels.batches import a_batch
+from tests.server.kernels.batches import a_batch, needs_native
 from tests.server.models.layout_writers import LAYOUTS
 from tests.server.models.record_layouts import LAYERS, RECORDED
 
@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.integration]
 KEPT = {"awq", "gptq", "gptq-asymmetric", "gptq-v2", "compressed-int4", "compressed-int4-asymmetric"}
 KEPT |= {"compressed-int4-channel"}  # in 4 bits in memory
 OUTPUTS, INPUTS = 32, 64
+NEAR = 0.03  # of logits: root of the mean square, as a share
 
 
 def take(folder: Path, config: dict[str, Any], module: str = "layer") -> Any:
@@ -100,6 +101,17 @@ def logits(folder: Path, dtype: str, **more: Any) -> torch.Tensor:
 def test_a_model_in_a_layout_is_the_model_that_it_stands_for(name: str, tmp_path: Path) -> None:
     packed, plain = as_layout(name, tmp_path)
     torch.testing.assert_close(logits(packed, "float32"), logits(plain, "float32"), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@needs_native
+def test_the_c_kernels_are_near_in_each_layout(name: str, tmp_path: Path) -> None:
+    """Weights of 4 bits stay so; others are bfloat16. The distance includes that of bfloat16 itself."""
+    packed, plain = as_layout(name, tmp_path)
+    exact = logits(plain, "float32")
+    ours, half = (float((logits(path, "bfloat16") - exact).norm() / exact.norm()) for path in (packed, plain))
+    print(f"{name}: {ours:.4f}, bfloat16 {half:.4f}")
+    assert ours < NEAR
 
 
 # --- what strangers write ---------------------------------------------------------------------------------------------
