@@ -37,7 +37,7 @@ def for_products(weight: Weight, *, rounds: bool) -> GroupedInt4 | None:
 
     `rounds`: whether a plain weight is rounded.
     """
-    outputs, inputs = weight.shape
+    inputs = weight.shape[1]
     if isinstance(weight, torch.Tensor):
         group = next((size for size in ROUNDED_GROUPS if inputs % size == 0), 0)
         return rounded_to_int4(weight, group) if rounds and group else None

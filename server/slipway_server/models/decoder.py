@@ -33,7 +33,7 @@ class Decoder:
         Raises MissingWeight, WrongShape and UnreadableWeight.
         """
         self.shape, self.kernels = shape, kernels
-        build = _Builder(shape, weights, kernels, context_tokens)
+        build = LayerBuilder(shape, weights, kernels, context_tokens)
         table = build.take("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
         self.vocab_size = len(table)  # kernels index memory by token IDs: IDs from here on must not reach them
         if shape.tied:
@@ -65,7 +65,7 @@ class Decoder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Builder:
+class LayerBuilder:
     """Builds a decoder's operations from weights, by their names in Hugging Face checkpoints."""
 
     shape: DecoderShape

@@ -18,6 +18,7 @@ from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.c.library import KernelsUnavailable
 from ..kernels.in_torch import TorchKernels
 from ..kernels.low_rank import NO_ADAPTERS, AdapterRoom
+from .accuracy import MOST_TOKENS, Accuracy, measure
 from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
 from .families import BadConfig, DecoderShape, shape_of
@@ -28,6 +29,7 @@ from .weights import CheckpointWeights, MissingWeight, WrongShape
 log = logging.getLogger(__name__)
 
 SELF_TEST_TOKENS = 24
+ROUNDED = ("int8", "int4")  # weights at load
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
 
 
@@ -55,7 +57,7 @@ def load_generator(
     """
     kv_int8 = kv_cache_dtype == "int8"
     device = pick_device(device)
-    _refuse_int8_on_gpu(device, quantization=quantization, kv_int8=kv_int8)
+    _refuse_rounding_on_gpu(device, quantization=quantization, kv_int8=kv_int8)
     if device.startswith("cuda"):
         cuda.set_device(device)
     try:
@@ -103,12 +105,13 @@ class _Options:
     published: Quantization | None = None  # of the checkpoint
 
 
-def _refuse_int8_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> None:
+def _refuse_rounding_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> None:
     if device == "cpu":
         return
-    if quantization == "int8":
+    if quantization in ROUNDED:
         raise LoadError(
-            f"--quantization int8 is for CPUs, and the model is to run on {device}: leave it out, or give --device cpu."
+            f"--quantization {quantization} is for CPUs, and the model is to run on {device}: leave it out, or give "
+            "--device cpu."
         )
     if kv_int8:
         raise LoadError("--kv-cache-dtype int8 is for CPUs: the kernels for GPUs do not read it.")
@@ -131,15 +134,17 @@ def _load_builtin(folder: Path, shape: DecoderShape, options: _Options) -> Decod
     kv_int8 = options.kv_int8
     if options.device.startswith("cuda"):
         return _build(folder, shape, _on_gpu(options), options)
-    if options.quantization == "int8" or options.dtype == torch.bfloat16:
+    if options.quantization in ROUNDED or options.dtype == torch.bfloat16:
         try:
-            int8 = options.quantization == "int8"
-            kernels = native.NativeKernels(options.threads, int8=int8, kv_int8=kv_int8, adapters=options.adapters)
+            int8, int4 = options.quantization == "int8", options.quantization == "int4"
+            kernels = native.NativeKernels(
+                options.threads, int8=int8, kv_int8=kv_int8, adapters=options.adapters, int4=int4
+            )
             log.info("the C kernels for %s compute the model", kernels.instruction_set)
             return _build(folder, shape, kernels, options)
         except KernelsUnavailable as reason:
-            if options.quantization == "int8":
-                raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
+            if options.quantization in ROUNDED:
+                raise LoadError(f"--quantization {options.quantization} cannot be had here: {reason}.") from None
             log.warning("torch computes the model, several times slower than it could be: %s", reason)
     return _build(folder, shape, TorchKernels(options.dtype, options.device, kv_int8=kv_int8), options)
 
@@ -186,6 +191,22 @@ def _build(folder: Path, shape: DecoderShape, kernels: Kernels, options: _Option
     if unknown:
         raise Unsupported(f"{len(unknown)} tensors that the family does not have, first {unknown[0]}")
     return decoder
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def measure_accuracy(
+    decoder: Decoder, folder: Path, config: dict[str, Any], context_tokens: int, threads: int, tokens: tuple[int, ...]
+) -> Accuracy:
+    """What a decoder of rounded weights loses on a text beside the weights of its folder.
+
+    Its KV cache must be reserved and unused. `tokens`: of the text; of these as many as have room.
+    """
+    room = min(len(tokens), MOST_TOKENS, context_tokens)
+    known = tuple(token for token in tokens[:room] if token < decoder.vocab_size)
+    with CheckpointWeights(folder, quantization=quantization_of(config)) as weights:
+        return measure(decoder, weights, lambda: native.NativeKernels(threads), context_tokens, known)
 
 
 # --- self-test --------------------------------------------------------------------------------------------------------
