@@ -97,7 +97,10 @@ def float8(strategy: str, name: str = "weight_scale") -> Callable[[torch.Tensor]
         rows, columns = {"tensor": tuple(weight.shape), "channel": (1, weight.shape[1]), "block": tuple(BLOCK)}[
             strategy
         ]
-        parts = [[part.abs().amax() / 448 for part in strip.split(columns, 1)] for strip in weight.float().split(rows)]
+        parts = [
+            [part.abs().amax() / 448 for part in torch.split(strip, columns, 1)]
+            for strip in torch.split(weight.float(), rows)
+        ]
         scales = torch.stack([torch.stack(strip) for strip in parts])
         wide = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[: len(weight), : weight.shape[1]]
         numbers = (weight.float() / wide).to(torch.float8_e4m3fn)

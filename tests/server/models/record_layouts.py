@@ -105,20 +105,19 @@ def gptq(bits: int, *, symmetric: bool, act_order: bool = False, v2: bool = Fals
 
 def compressed(kind: str, **given: Any) -> Callable[[torch.Tensor], Layer]:
     def layer(weight: torch.Tensor) -> Layer:
-        from compressed_tensors.compressors import BaseCompressor
-        from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-        from compressed_tensors.quantization.utils import calculate_qparams
-
-        args = QuantizationArgs(**given)
-        scheme = QuantizationScheme(targets=["Linear"], weights=args)
+        compressors: Any = importlib.import_module("compressed_tensors.compressors")
+        quantization: Any = importlib.import_module("compressed_tensors.quantization")
+        utils: Any = importlib.import_module("compressed_tensors.quantization.utils")
+        args = quantization.QuantizationArgs(**given)
+        scheme = quantization.QuantizationScheme(targets=["Linear"], weights=args)
         parts = strips(weight, args.strategy, args.group_size)
-        scales, zeros = calculate_qparams(parts.amin(-1), parts.amax(-1), args)
+        scales, zeros = utils.calculate_qparams(parts.amin(-1), parts.amax(-1), args)
         state = {"weight": weight, "weight_scale": scales, "weight_zero_point": zeros}
         if given.get("actorder"):
             order = torch.randperm(INPUTS)
             state["weight_g_idx"] = torch.empty(INPUTS, dtype=torch.int32)
             state["weight_g_idx"][order] = torch.arange(INPUTS, dtype=torch.int32) // GROUP
-        compressor = BaseCompressor.get_value_from_registry(kind)
+        compressor = compressors.BaseCompressor.get_value_from_registry(kind)
         packed = compressor.compress(state, scheme)
         exact = compressor.decompress(packed, scheme)["weight"]
         group = {"targets": ["Linear"], "weights": args.model_dump(mode="json"), "input_activations": None}
@@ -128,7 +127,7 @@ def compressed(kind: str, **given: Any) -> Callable[[torch.Tensor], Layer]:
     return layer
 
 
-def strips(weight: torch.Tensor, strategy: str, group: int | None) -> torch.Tensor:
+def strips(weight: torch.Tensor, strategy: str, group: Any) -> torch.Tensor:
     """The weight with the numbers that share a scale along the last axis."""
     if strategy == "group":
         return weight.view(OUTPUTS, -1, group)
@@ -159,8 +158,7 @@ def float8_of_one_scale(weight: torch.Tensor) -> Layer:
 
 def bitsandbytes_4bit(kind: str, *, nested: bool = False) -> Callable[[torch.Tensor], Layer]:
     def layer(weight: torch.Tensor) -> Layer:
-        import bitsandbytes.functional as bnb
-
+        bnb: Any = importlib.import_module("bitsandbytes.functional")
         packed, state = bnb.quantize_4bit(weight, blocksize=64, compress_statistics=nested, quant_type=kind)
         tensors = {"weight": packed} | {f"weight.{name}": value for name, value in state.as_dict(packed=True).items()}
         config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False}
@@ -172,8 +170,7 @@ def bitsandbytes_4bit(kind: str, *, nested: bool = False) -> Callable[[torch.Ten
 
 
 def bitsandbytes_int8(weight: torch.Tensor) -> Layer:
-    import bitsandbytes.functional as bnb
-
+    bnb: Any = importlib.import_module("bitsandbytes.functional")
     packed, tops, _ = bnb.int8_vectorwise_quant(weight.half())
     tensors = {"weight": packed, "SCB": tops, "weight_format": torch.tensor(0, dtype=torch.uint8)}
     config = {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}
