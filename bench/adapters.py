@@ -46,6 +46,9 @@ class RandomWeights:
             return torch.ones(size, dtype=torch.bfloat16)
         return torch.empty(size, dtype=torch.bfloat16).uniform_(-0.03, 0.03)
 
+    def take_linear(self, module: str, outputs: int, inputs: int) -> torch.Tensor:
+        return self.take(f"{module}.weight")
+
     def take_if_there(self, name: str) -> None:
         return None
 
@@ -65,6 +68,11 @@ def config_of(shape: Shape) -> dict[str, Any]:
 
 
 def decoder_of(shape: Shape, room: AdapterRoom, *, int8: bool) -> Decoder:
+    return decoder_with(shape, NativeKernels(machine.cores(), int8=int8, adapters=room), ROWS)
+
+
+def decoder_with(shape: Shape, kernels: NativeKernels, rows: int) -> Decoder:
+    """A decoder with random weights, and a cache for `rows` answers."""
     size, q, kv = shape.head_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     sizes = {
         "embed_tokens.weight": (shape.vocabulary, shape.hidden),
@@ -79,28 +87,27 @@ def decoder_of(shape: Shape, room: AdapterRoom, *, int8: bool) -> Decoder:
         "k_norm.weight": (size,),
         "norm.weight": (shape.hidden,),
     }
-    kernels = NativeKernels(machine.cores(), int8=int8, adapters=room)
     weights: Any = RandomWeights(sizes | {"layernorm.weight": (shape.hidden,)})
     decoder = Decoder(shape_of(config_of(shape), CONTEXT), weights, kernels, CONTEXT)
-    kernels.reserve(ROWS * CONTEXT // BLOCK_TOKENS)
+    kernels.reserve(rows * CONTEXT // BLOCK_TOKENS)
     return decoder
 
 
-def answers(slots: list[int] | None) -> Batch:
-    """A step of ROWS answers, each with CONTEXT - 1 tokens before it."""
+def answers(slots: list[int] | None, count: int = ROWS) -> Batch:
+    """A step of `count` answers, each with CONTEXT - 1 tokens before it."""
     blocks = CONTEXT // BLOCK_TOKENS
-    rows = torch.arange(ROWS, dtype=torch.int32)
+    rows = torch.arange(count, dtype=torch.int32)
     return Batch(
-        ids=torch.arange(ROWS) + 600,
-        positions=torch.full((ROWS,), CONTEXT - 1, dtype=torch.int32),
+        ids=torch.arange(count) + 600,
+        positions=torch.full((count,), CONTEXT - 1, dtype=torch.int32),
         slot_mapping=(rows + 1) * CONTEXT - 1,
         first=rows,
         counts=torch.ones_like(rows),
         starts=torch.full_like(rows, CONTEXT - 1),
-        block_tables=torch.arange(ROWS * blocks, dtype=torch.int32).view(ROWS, blocks),
-        rows=torch.arange(ROWS),
+        block_tables=torch.arange(count * blocks, dtype=torch.int32).view(count, blocks),
+        rows=torch.arange(count),
         adapters=None if slots is None else torch.tensor(slots, dtype=torch.int32),
-        num_decodes=ROWS,
+        num_decodes=count,
     )
 
 

@@ -25,7 +25,7 @@ slipway-server --model DIR
 
 | served | meaning |
 |---|---|
-| native | the engine's own decoder: fast, `--quantization int8` on CPUs, the kernels of GPUs |
+| native | the engine's own decoder: fast, `--quantization int8` and `int4` on CPUs, the kernels of GPUs |
 | fallback | transformers' modules over the engine's cache: correct, slower; the log says why. GPUs: `--allow-slow` |
 | encoder | `/v1/embeddings`, pooled by the folder's `1_Pooling/config.json` |
 | classifier | `--task rerank`, or `--task classify --format transformers`: [predict.md](predict.md#texts) |
@@ -33,8 +33,40 @@ slipway-server --model DIR
 
 The server tries an unlisted family with transformers. It refuses it if it is neither a generator nor an encoder of
 text, if it needs code of the folder, or if the self-test fails. Weights are safetensors in float32, bfloat16 or
-float16. The server serves repositories with their own code (`auto_map`) if it supports the architecture without it; it
-never runs that code.
+float16, or quantized as below. The server serves repositories with their own code (`auto_map`) if it supports the
+architecture without it; it never runs that code.
+
+## Quantized checkpoints
+
+Of native models, by `quantization_config` in config.json (or AutoGPTQ's and AutoAWQ's own file). Nothing needs to be
+set. Layers that a repository leaves plain stay plain.
+
+| `quant_method` | read | in memory, C kernels | compared with |
+|---|---|---|---|
+| `awq` | version `gemm`, 4 bits, any group | 4 bits | AutoAWQ 0.2.9 |
+| `gptq` | 4 bits, `gptq` and `gptq_v2` | 4 bits | AutoGPTQ 0.7.1 |
+| `gptq` | 4 bits with `desc_act`; 8 bits | bfloat16 | AutoGPTQ 0.7.1 |
+| `compressed-tensors` | `pack-quantized` of 4 bits, groups and channels, symmetric or not | 4 bits | compressed-tensors 0.20.1 |
+| `compressed-tensors` | the same with `actorder` (`weight_g_idx`); of 8 bits | bfloat16 | its documented layout; 0.20.1 |
+| `compressed-tensors` | `int-quantized` (W8A8), tensor and channel, symmetric or not | bfloat16 | 0.20.1 |
+| `compressed-tensors` | `float-quantized` (FP8): tensor, channel, block | bfloat16 | 0.20.1 |
+| `fp8` | `weight_scale_inv` blocks of DeepSeek and Qwen; one `weight_scale` | bfloat16 | 0.20.1 |
+| `bitsandbytes` | `nf4` and `fp4`, nested scales too; int8 | bfloat16 | bitsandbytes 0.50.2 |
+
+- *4 bits*: groups of a multiple of 32 inputs. Inputs of such a layer become int8 with a scale for each row and group;
+  logits of a small model are off by 0.3 % of their size, with bfloat16 weights by 0.16 %. Other groups are widened to
+  bfloat16.
+- *bfloat16* takes the memory of an unquantized model, and rounds each weight once more. With `--quantization int8`
+  or `int4` they are rounded to that instead.
+- Scales of activations (`input_scale`, `activation_scheme`) have no effect: inputs are computed in more bits.
+- GPUs, and CPUs without the C kernels, widen all of them to the dtype of the model. `float16` checkpoints are computed
+  in bfloat16 on CPUs.
+- Everything else is refused by name: AWQ's `gemv`, `marlin`, 2 and 3 bits, layers with bits of their own (`dynamic`),
+  `fbgemm_fp8`, mxfp4, nvfp4, ModelOpt, HQQ, sparse weights, quantized KV caches. Unknown fields are refused too: they
+  may change numbers. Take a repository of the same model in one of the layouts above, such as AWQ, GPTQ or
+  compressed-tensors W4A16.
+
+## Repositories
 """
 
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import sys
 import time
+from pathlib import Path
 
 from slipway_process import machine
 from slipway_process.model_folder.checkpoint import Checkpoint, CheckpointError, read, source_uri
@@ -30,6 +31,8 @@ from .text.template_source import TemplateSource
 from .text.tokenizer import Tokenizer, TokenizerError
 
 log = logging.getLogger("slipway")
+
+ACCURACY_TEXT = Path(__file__).parent / "models" / "accuracy.txt"
 
 
 def main() -> None:
@@ -75,6 +78,9 @@ class EngineLifecycle:
         seconds = round(time.monotonic() - self._started_s, 2)
         self._metrics.loaded(seconds, engine)
         fields = {"model": self._name, "seconds": seconds, "kernels": engine.kernels}
+        if rounding := engine.rounding:
+            ratio, same = round(rounding.perplexity_ratio, 4), round(rounding.top1_agreement, 4)
+            fields |= {"perplexity_ratio": ratio, "top1_agreement": same}
         log.info("ready", extra=fields | {"dtype": engine.dtype, "kv_tokens": engine.kv_tokens})
 
     def crashed(self) -> None:
@@ -90,7 +96,17 @@ class EngineLifecycle:
         return self._restarts.delay_s(self._started_s)
 
 
-def _start(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int) -> Start:
+async def _accuracy_tokens(settings: ServerSettings, checkpoint: Checkpoint) -> tuple[int, ...]:
+    """The text on which the engine measures what rounding costs; empty where it does not."""
+    if settings.quantization == "none" or not settings.max_perplexity_ratio or checkpoint.task != "generate":
+        return ()
+    tokenizer = await asyncio.to_thread(Tokenizer, checkpoint.folder)
+    return tuple(tokenizer.encode_now(ACCURACY_TEXT.read_text()))
+
+
+def _start(
+    settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int, accuracy_tokens: tuple[int, ...] = ()
+) -> Start:
     """What the engine's process is started with."""
     return Start(
         model=str(checkpoint.folder),
@@ -122,6 +138,8 @@ def _start(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int
         max_lora_bytes=settings.max_lora_bytes,
         lora_root=settings.lora_root,
         lora_base_names=base_names(settings, checkpoint),
+        max_perplexity_ratio=settings.max_perplexity_ratio,
+        accuracy_tokens=accuracy_tokens,
     )
 
 
@@ -146,7 +164,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
     metrics.observe_adapters(adapters, settings.max_loras)
     health = Health(engine.heartbeat, settings.stall_timeout_s)
     lifecycle = EngineLifecycle(settings.served_model_name, health, metrics, settings.max_engine_restarts)
-    start = _start(settings, checkpoint, context_tokens)
+    start = _start(settings, checkpoint, context_tokens, await _accuracy_tokens(settings, checkpoint))
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_task = asyncio.create_task(
         keep_running(

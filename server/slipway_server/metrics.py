@@ -70,6 +70,18 @@ class ServerMetrics(ModelMetrics):
             (*LABELS, "block_size", "num_gpu_blocks"),
             registry=self.registry,
         )
+        self._perplexity_ratio = Gauge(
+            "slipway_server_rounding_perplexity_ratio",
+            "Perplexity of a short text with weights rounded at load, by that with plain weights.",
+            ["quantization"],
+            registry=self.registry,
+        )
+        self._top1_agreement = Gauge(
+            "slipway_server_rounding_top1_agreement",
+            "Share of the text's tokens whose likeliest next token is the same with rounded and with plain weights.",
+            ["quantization"],
+            registry=self.registry,
+        )
         self._step_errors = Counter(
             "slipway_server_engine_step_errors",
             "Requests that ended because computing them failed; the engine went on.",
@@ -163,6 +175,9 @@ class ServerMetrics(ModelMetrics):
         self._load.set(seconds)
         blocks = ready.kv_tokens // ready.block_tokens
         self._cache_info.labels(**self._model, block_size=str(ready.block_tokens), num_gpu_blocks=str(blocks)).set(1)
+        if rounding := ready.rounding:
+            self._perplexity_ratio.labels(rounding.quantization).set(rounding.perplexity_ratio)
+            self._top1_agreement.labels(rounding.quantization).set(rounding.top1_agreement)
 
     def crashed(self) -> None:
         """Counts a crash of the engine, and sets the gauges of its requests and KV cache to 0 until it is back."""

@@ -49,8 +49,15 @@ class ServerSettings(ServingSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="type of the weights; auto is the folder's own (float16 becomes float32 on CPUs)"
     )
-    quantization: Literal["none", "int8"] = Field(
-        "none", description="int8: weights and activations of all linear layers, computed at load"
+    quantization: Literal["none", "int8", "int4"] = Field(
+        "none",
+        description="int8: weights and activations of all linear layers, computed at load; int4: weights of layers in "
+        "groups of 64, the head in int8. Published quantized checkpoints need none",
+    )
+    max_perplexity_ratio: Annotated[float, Field(ge=0.0, le=1000.0), Flag("RATIO")] = Field(
+        1.5,
+        description="with --quantization int8 or int4 the server does not start if a short text's perplexity is more "
+        "than this times that of the plain weights; 0: it is not measured, which makes loading faster",
     )
     kv_cache_dtype: Literal["auto", "int8"] = Field(
         "auto",

@@ -324,9 +324,11 @@ CEL_CASES = (
     ),
     Case(
         "accelerator and quantization",
-        "spec.model.quantization int8 is for CPUs",
-        bad=({"resources": {"accelerator": {"count": 1}}, "model": {"quantization": "int8"}},),
-        good=({"model": {"quantization": "int8"}},),
+        "spec.model.quantization int8 and int4 are for CPUs",
+        bad=tuple(
+            {"resources": {"accelerator": {"count": 1}}, "model": {"quantization": bits}} for bits in ("int8", "int4")
+        ),
+        good=({"model": {"quantization": "int8"}}, {"model": {"quantization": "int4"}}),
     ),
     Case(
         "secret-uri",
@@ -1059,7 +1061,7 @@ SCHEMA_CASES = (
         "model.quantization",
         "spec.model.quantization",
         bad=(_model(quantization="int4"),),
-        good=(_model(quantization="int8"), _model(quantization="none")),
+        good=(_model(quantization="int8"), _model(quantization="int4"), _model(quantization="none")),
     ),
     Case(
         "model.maxModelLen",

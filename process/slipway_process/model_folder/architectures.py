@@ -4,9 +4,12 @@ Nothing is guessed: a model that is neither a known encoder nor a text-only deco
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from slipway_process.model_folder import Config
+from slipway_process.model_folder.quantization.fields import NotReadable
+from slipway_process.model_folder.quantization.reading import FIELDS, method_of, quantization_of
 
 GENERATE, EMBED = "generate", "embed"
 
@@ -71,13 +74,15 @@ def task_of(config: Config, *, requested: str = "auto", pooled: bool = False) ->
     Raises:
         NotServable: for weights that cannot be read, and for models that are neither generators nor encoders of text.
     """
-    refuse_quantized(config)
+    refuse_unread_quantization(config)
     _refuse_other_modalities(config)
     name, kind = _architecture(config), str(config.get("model_type"))
     generates = name.endswith(("ForCausalLM", "LMHeadModel")) and not name.endswith("WithLMHeadModel")
     embeds = _embeds(name, kind, pooled=pooled or requested == EMBED)
     if requested == "auto":
         requested = EMBED if embeds and (pooled or not generates) else GENERATE
+    if requested == EMBED:
+        refuse_quantized(config)
     if requested == EMBED and not embeds:
         raise NotServable(f"{_describe(name, kind)} is no encoder of text that this server knows: {_list_encoders()}")
     if requested == GENERATE and name and not generates:
@@ -95,13 +100,32 @@ def is_text_classifier(config: Config) -> bool:
 
 
 def refuse_quantized(config: Config) -> None:
-    """Raises NotServable for quantized weights, which this engine cannot read."""
-    parts = [config, config.get("text_config"), config.get("llm_config")]
-    for part in parts:
-        for field in ("quantization_config", "compression_config", "quantization"):
-            found = part.get(field) if isinstance(part, dict) else None
-            if found:
-                raise NotServable(quantized(_method(found), field))
+    """Raises NotServable for quantized weights of any kind."""
+    for field, part in _parts(config):
+        if part:
+            raise NotServable(quantized(method_of(part), field))
+
+
+def refuse_unread_quantization(config: Config) -> None:
+    """Raises NotServable for quantized weights that generators cannot be read from. Other weights are fine."""
+    for part in (config.get("text_config"), config.get("llm_config")):
+        if isinstance(part, dict):
+            refuse_quantized(part)
+    if config.get("quantization"):
+        raise NotServable(quantized(method_of(config["quantization"]), "quantization"))
+    try:
+        quantization_of(config)
+    except NotReadable as reason:
+        raise NotServable(
+            f"its weights are quantized with {reason} (quantization_config): take a repository with one of these, or "
+            "with float32, bfloat16 or float16 weights"
+        ) from None
+
+
+def _parts(config: Config) -> Iterator[tuple[str, Any]]:
+    for part in (config, config.get("text_config"), config.get("llm_config")):
+        for field in FIELDS:
+            yield field, part.get(field) if isinstance(part, dict) else None
 
 
 def quantized(method: str, source: str) -> str:
@@ -110,15 +134,6 @@ def quantized(method: str, source: str) -> str:
         f"its weights are quantized with {method} ({source}), which this server cannot read: take the repository with "
         "float32, bfloat16 or float16 weights"
     )
-
-
-def _method(found: Any) -> str:
-    if not isinstance(found, dict):
-        return "a method of its own"
-    method = found.get("quant_method") or found.get("quant_algo")
-    if not method and (found.get("load_in_4bit") or found.get("load_in_8bit")):
-        method = "bitsandbytes"
-    return str(method or "a method that it does not name")[:64]
 
 
 def custom_code(config: Config) -> list[str]:

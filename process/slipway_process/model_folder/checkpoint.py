@@ -11,6 +11,7 @@ from typing import Any
 from slipway_process.model_folder import architectures, end_tokens
 from slipway_process.model_folder.added_tokens import misnumbered, vocabulary
 from slipway_process.model_folder.json_files import BadFile, read_object
+from slipway_process.model_folder.quantization.reading import from_tool_file, quantization_of
 from slipway_process.model_folder.rope import longest_contexts
 from slipway_process.model_folder.tokenizer_files import TokenizerFiles
 
@@ -23,10 +24,12 @@ HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
 ENTRIES_LIMIT = 100_000  # files and folders in a model folder
 CONTEXT_LIMIT = 10_000_000
 # Files in which tools describe their quantization; config.json may not mention it.
-QUANTIZED_FILES = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ", "hf_quant_config.json": "ModelOpt"}
+TOOL_FILES = ("quantize_config.json", "quant_config.json")  # AutoGPTQ's and AutoAWQ's
+REFUSED_TOOL_FILES = {"hf_quant_config.json": "ModelOpt"}
 # The dtypes of tensors, in safetensors' names, that this server reads. Integers occur in old checkpoints, as masks and
 # positions.
 READABLE = frozenset({"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"})
+FLOAT8 = frozenset({"F8_E4M3"})  # where config.json says so
 
 
 class CheckpointError(Exception):
@@ -58,9 +61,10 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
     """
     folder = resolve(folder)
     check_links(folder)
-    config = _json(folder / "config.json")
+    config = read_config(folder)
     task = _task(folder, config, task)
-    check_weights(folder)
+    quantization = quantization_of(config)  # `_task` has refused what is not read
+    check_weights(folder, READABLE | FLOAT8 if quantization and quantization.has_float8 else READABLE)
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder.name} has no tokenizer.json: save the model with a fast tokenizer.")
     _log_ignored_files(folder, config)
@@ -71,8 +75,16 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of config.json in a folder that `read` has checked. Raises CheckpointError."""
-    return _json(folder / "config.json")
+    """The content of config.json, with `quantization_config` from a tool's own file where it lacks that.
+
+    Raises:
+        CheckpointError: one of the files cannot be read.
+    """
+    config = _json(folder / "config.json")
+    for name in () if config.get("quantization_config") else TOOL_FILES:
+        if (folder / name).is_file():
+            return config | {"quantization_config": from_tool_file(name, _json(folder / name))}
+    return config
 
 
 def resolve(folder: Path) -> Path:
@@ -133,9 +145,10 @@ def _log_ignored_files(folder: Path, config: dict[str, Any]) -> None:
         log.warning("code of the model folder is never run: %s", ", ".join(code[:8]))
 
 
-def check_weights(folder: Path) -> None:
+def check_weights(folder: Path, readable: frozenset[str] = READABLE) -> None:
+    """Checks that each file is whole and has tensors of `readable` dtypes only. Raises CheckpointError."""
     for name in weight_files(folder):
-        check_safetensors(folder / name)
+        check_safetensors(folder / name, readable)
 
 
 def weight_files(folder: Path) -> list[str]:
@@ -178,7 +191,7 @@ def _shards(folder: Path, index: dict[str, Any]) -> list[str]:
     return names
 
 
-def check_safetensors(path: Path) -> None:
+def check_safetensors(path: Path, readable: frozenset[str] = READABLE) -> None:
     """Compares the header with the size of the file, to detect an incomplete download. Raises CheckpointError."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -196,13 +209,13 @@ def check_safetensors(path: Path) -> None:
     expected = 8 + header_bytes + max(ends, default=0)
     if size != expected:
         raise CheckpointError(f"{path.name} is {size} bytes long, its header says {expected}: the file is truncated.")
-    if strange := sorted(numbers - READABLE):
+    if strange := sorted(numbers - readable):
         raise CheckpointError(f"{path.name}: {architectures.quantized(strange[0][:64], 'type of its tensors')}.")
 
 
 def _task(folder: Path, config: dict[str, Any], requested: str) -> str:
     try:
-        for name, method in QUANTIZED_FILES.items():
+        for name, method in REFUSED_TOOL_FILES.items():
             if (folder / name).is_file():
                 raise architectures.NotServable(architectures.quantized(method, name))
         return architectures.task_of(config, requested=requested, pooled=(folder / "modules.json").is_file())

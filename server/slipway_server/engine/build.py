@@ -1,5 +1,6 @@
 """Builds an engine from a Start message: loads the model, sizes the KV cache and runs the self-test."""
 
+import logging
 import secrets
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from slipway_process.model_folder import checkpoint
 
 from ..kernels.api import BLOCK_TOKENS
 from ..kernels.low_rank import AdapterRoom
+from ..models.accuracy import Inaccurate
 from ..models.adapters.folder import AdapterLimits
 from ..models.adapters.targets import parts_of, targets_of
 from ..models.decoder import Decoder
 from ..models.devices import LoadError, pick_device
-from ..models.generator import load_generator, self_test
+from ..models.generator import ROUNDED, load_generator, measure_accuracy, self_test
 from .adapters.loader import AdapterLoader
 from .adapters.residency import Residency
 from .adapters.store import AdapterStore
@@ -24,9 +26,11 @@ from .execution.runner import DecoderRunner
 from .execution.sizing import limits_for, num_blocks_that_fit
 from .grammars.client import GrammarProcess, GrammarSource
 from .grammars.masks import Masks
-from .messages import Ready, Start
+from .messages import Ready, RoundingReport, Start
 from .scheduling.budget import CPU_TIMES, GPU_TIMES, StepTimes, TokenBudget
 from .scheduling.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
 
 LEAST_PREFILL_TOKENS = 16  # prompt tokens in a step beside its decodes, however slow the machine is
 
@@ -71,6 +75,7 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
         slot_of=adapters.slot_of if adapters else None,
     )
     self_test(decoder, decoder.vocab_size)
+    accuracy = checked_accuracy(decoder, start, threads, limits.kv_tokens)
     if start.kv_tokens:  # a requested size; the default is half of the free memory, which others may need sooner
         kernels.populate()
     scope = f"{start.revision}/{kernels.dtype}/{start.quantization}/{start.kv_cache_dtype}"
@@ -78,13 +83,41 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     times = StepTimes(start.step_s or default.prefill_s, start.inter_token_s or default.decode_s)
     budget = TokenBudget(min(limits.step_tokens, LEAST_PREFILL_TOKENS), limits.step_tokens, times)
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
-    ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
+    ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size, accuracy)
     scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)
     launches = runner if schedules_ahead(start.async_scheduling, replays=kernels.replays) else None
     engine = EngineCore(
         scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches, adapters=adapters
     )
     return engine, ready
+
+
+def checked_accuracy(decoder: Decoder, start: Start, threads: int, kv_tokens: int) -> RoundingReport | None:
+    """What rounding the weights costs; None where they are not rounded, or without a bound.
+
+    Raises:
+        LoadError: more than the bound.
+    """
+    if start.quantization not in ROUNDED or not start.max_perplexity_ratio:
+        return None
+    tokens = start.accuracy_tokens[: min(start.context_tokens, kv_tokens)]
+    if len(tokens) < 2:
+        return None
+    folder = Path(start.model)
+    config = checkpoint.read_config(folder)
+    accuracy = measure_accuracy(decoder, folder, config, start.context_tokens, threads, tokens)
+    log.info("--quantization %s: %s", start.quantization, accuracy)
+    try:
+        accuracy.check(start.max_perplexity_ratio)
+    except Inaccurate as reason:
+        raise LoadError(
+            f"--quantization {start.quantization} costs too much: {reason} (--max-perplexity-ratio). "
+            "Take int8 or none, or a checkpoint that was quantized with a calibration."
+        ) from None
+    decoder.kernels.clear(list(range(-(-len(tokens) // BLOCK_TOKENS))))
+    return RoundingReport(
+        start.quantization, accuracy.ratio, accuracy.top1_agreement, accuracy.perplexity, accuracy.tokens
+    )
 
 
 def schedules_ahead(setting: str, *, replays: bool) -> bool:

@@ -41,6 +41,8 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     max_lora_bytes: int = 0
     lora_root: str = ""  # folder below which adapters lie
     lora_base_names: tuple[str, ...] = ()  # names of the model in files of adapters; empty: any
+    max_perplexity_ratio: float = 0.0  # of rounded weights to plain ones; 0: it is not measured
+    accuracy_tokens: tuple[int, ...] = ()  # of the text that it is measured on
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):
@@ -78,6 +80,16 @@ class Profile(msgspec.Struct, frozen=True, tag=True):
     operations: bool = False  # of torch; else functions of Python
 
 
+class RoundingReport(msgspec.Struct, frozen=True):
+    """What rounding the weights costs on a text: `models.accuracy`."""
+
+    quantization: str
+    perplexity_ratio: float  # to that with plain weights
+    top1_agreement: float
+    perplexity: float
+    tokens: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: weights are loaded and the self-test passed."""
 
@@ -88,6 +100,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     device: str
     kernels: str  # native, torch, or transformers: what computes the model
     vocab_size: int = 0  # the model's token ids are below it; its tokenizer may have more
+    rounding: RoundingReport | None = None  # where weights were rounded at load
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

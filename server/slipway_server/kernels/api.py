@@ -8,6 +8,7 @@ import torch
 
 from .draws import Draws, TokenMasks
 from .low_rank import Adaptable
+from .weights import Weight
 
 BLOCK_TOKENS = 32  # of the KV cache; the C kernels are built for it
 
@@ -143,17 +144,15 @@ class Kernels(Protocol):
     device: torch.device
     replays: bool  # whether steps can be captured as CUDA graphs: no operation waits for the device
 
-    def linear(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
-    ) -> AdaptableLinear:
-        """x @ weight.T + bias, with weight [outputs, inputs].
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()) -> AdaptableLinear:
+        """x @ weight.T + bias, with weight [outputs, inputs]. One of 4 bits stays so where there are products for it.
 
         `parts`: outputs of each of the layers that are computed as this one: adapters have an update for each. Without
         them it is one.
         """
         ...
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
+    def gated(self, gate: Weight, up: Weight, activation: str) -> AdaptableGated:
         """activation(x @ gate.T) * (x @ up.T). Its parts are gate and up."""
         ...
 

@@ -22,6 +22,7 @@ from .api import (
 )
 from .draws import Draws, TokenMasks, mask, sample
 from .low_rank import LowRank, Update, column_factors, slots_in
+from .weights import Weight, dense
 
 SCALE_BYTES = 4  # of a float32
 
@@ -35,13 +36,11 @@ class TorchKernels:
         self.spans = Spans()
         self._layers: list[TorchAttention] = []
 
-    def linear(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
-    ) -> AdaptableLinear:
-        return TorchLinear(self._here(weight), None if bias is None else self._here(bias), parts)
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()) -> AdaptableLinear:
+        return TorchLinear(self._here(dense(weight)), None if bias is None else self._here(bias), parts)
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
-        both = TorchLinear(self._here(torch.cat((gate, up))), None, (len(gate), len(up)))
+    def gated(self, gate: Weight, up: Weight, activation: str) -> AdaptableGated:
+        both = TorchLinear(self._here(torch.cat((dense(gate), dense(up)))), None, (len(gate), len(up)))
         return TorchGated(both, functional.silu if activation == "silu" else _gelu_tanh)
 
     def embedding(self, weight: torch.Tensor) -> Map:

@@ -31,6 +31,7 @@ from .in_torch import TorchKernels
 from .low_rank import MOST_PARTS, NO_ADAPTERS, AdapterRoom, Update, UpdateRefused
 from .triton import low_rank, matvec, paged, pointwise
 from .triton.draw_rows import draw_rows
+from .weights import Weight, dense
 
 MAX_HEAD = 256
 GATE_COLUMNS = 1024
@@ -76,15 +77,13 @@ class TritonKernels(TorchKernels):
         self._arrived = Counters(self.device)
         self._caches: list[TritonAttention] = []
 
-    def linear(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
-    ) -> AdaptableLinear:
-        weight = self._here(weight)
-        updates = TritonUpdates(weight, parts or (len(weight),), self._room)
-        return TritonLinear(weight, None if bias is None else self._here(bias), updates)
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()) -> AdaptableLinear:
+        numbers = self._here(dense(weight))
+        updates = TritonUpdates(numbers, parts or (len(numbers),), self._room)
+        return TritonLinear(numbers, None if bias is None else self._here(bias), updates)
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
-        both = self._here(torch.cat((gate, up)))
+    def gated(self, gate: Weight, up: Weight, activation: str) -> AdaptableGated:
+        both = self._here(torch.cat((dense(gate), dense(up))))
         updates = TritonUpdates(both, (len(gate), len(up)), self._room)
         return TritonGated(both, gelu=activation != "silu", updates=updates)
 

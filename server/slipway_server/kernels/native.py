@@ -12,8 +12,10 @@ import torch
 from .api import BLOCK_TOKENS, AdaptableGated, AdaptableLinear, Attention, AttentionSpec, Batch, Layer, Map
 from .c.library import KernelsUnavailable, Library, library
 from .draws import STRETCH, Draws, TokenMasks, mask
+from .int4 import PackedInt4, for_products, packed
 from .low_rank import MOST_PARTS, NO_ADAPTERS, AdapterRoom, LowRank, Update, column_factors
 from .pages import LargePages, populate
+from .weights import GroupedInt4, Weight, beside, dense
 
 TILE_ROWS, MAX_HEAD = 32, 256
 POPULATE_S = 1.0  # by which allocating the caches' pages may delay the start
@@ -42,8 +44,8 @@ class _Adapters(Structure):
 
 class _Linear(Structure):
     _fields_ = [
-        *_fields(c_void_p, "x w w_scale w_sum bias other y"),
-        *_fields(c_int64, "m k n"),
+        *_fields(c_void_p, "x w w_scale w_sum w_zero bias other y"),
+        *_fields(c_int64, "m k n group"),
         *_fields(c_int, "after y_float is_int8"),
         ("adapters", _Adapters),
     ]
@@ -109,31 +111,47 @@ class NativeKernels:
     device = torch.device("cpu")
 
     def __init__(
-        self, threads: int, *, int8: bool = False, kv_int8: bool = False, adapters: AdapterRoom = NO_ADAPTERS
+        self,
+        threads: int,
+        *,
+        int8: bool = False,
+        kv_int8: bool = False,
+        adapters: AdapterRoom = NO_ADAPTERS,
+        int4: bool = False,
     ) -> None:
-        """`int8`: for weights and activations; `kv_int8`: for the KV cache. Raises KernelsUnavailable."""
-        self._kind, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
+        """Raises KernelsUnavailable.
+
+        Args:
+            int8: for weights and activations.
+            kv_int8: for the KV cache.
+            int4: for the weights of layers, where their shape allows it; else, and for the head, int8.
+        """
+        self._kind, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8 or int4, kv_int8
+        self._int4, self._keeps_int4 = int4, not int8
         self._room = adapters
         self._library, self.instruction_set = self._kind.functions, self._kind.instruction_set
         self._layers: list[_NativeAttention] = []
         self._memory = LargePages()  # of the weights
 
-    def linear(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()
-    ) -> AdaptableLinear:
-        product = _Product(self._kind, self._memory, weight, bias, int8=self._int8)
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, parts: tuple[int, ...] = ()) -> AdaptableLinear:
+        product = _Product(self._kind, self._memory, self._chosen(weight), bias, int8=self._int8)
         product.make_room(self._room, parts or (len(weight),))
         return product
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> AdaptableGated:
+    def gated(self, gate: Weight, up: Weight, activation: str) -> AdaptableGated:
         # Half a panel of gate beside the same half of up: one product has both in registers at its end.
-        half, inputs = self._kind.panel // 2, gate.shape[1]
+        half = self._kind.panel // 2
         _divisible("the inner size", len(gate), half)
-        both = torch.stack((gate.view(-1, half, inputs), up.view(-1, half, inputs)), dim=1).view(-1, inputs)
+        both = self._chosen(beside(gate, up, half))
         after = SILU_GATED if activation == "silu" else GELU_GATED
         product = _GatedProduct(self._kind, self._memory, both, None, int8=self._int8, after=after)
         product.make_room(self._room, (len(gate), len(up)))
         return product
+
+    def _chosen(self, weight: Weight) -> Weight:
+        """In 4 bits where products take it so, else plain."""
+        kept = for_products(weight, rounds=self._int4) if self._keeps_int4 else None
+        return dense(weight) if kept is None else kept
 
     def embedding(self, weight: torch.Tensor) -> Map:
         # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
@@ -211,13 +229,13 @@ class NativeKernels:
 
 
 class _Product:
-    """x @ weight.T in panels of outputs, summed over pairs (bfloat16) or fours (int8) of inputs at a time."""
+    """x @ weight.T in panels of outputs, summed over pairs (bfloat16), fours (int8) or groups (int4) of inputs."""
 
     def __init__(
         self,
         kind: Library,
         memory: LargePages,
-        weight: torch.Tensor,
+        weight: Weight,
         bias: torch.Tensor | None,
         *,
         int8: bool,
@@ -225,7 +243,6 @@ class _Product:
         as_float: bool = False,
     ) -> None:
         outputs, inputs = weight.shape
-        together = 4 if int8 else 2
         _divisible("the outputs of a linear layer", outputs, kind.panel)
         _divisible("the inputs of a linear layer", inputs, 16)
         library = kind.functions
@@ -233,18 +250,35 @@ class _Product:
         self._width = outputs // 2 if after in (SILU_GATED, GELU_GATED) else outputs
         self._kind = torch.float32 if as_float else torch.bfloat16
         self._bias = None if bias is None else bias.float().contiguous()
-        self.job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float, is_int8=int8)
+        self.job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float)
+        self.job.bias = None if self._bias is None else self._bias.data_ptr()
+        if isinstance(weight, GroupedInt4):
+            self._int4: PackedInt4 | None = self._in_groups(packed(weight, kind.panel, memory.zeros))
+        else:
+            self._int4 = None
+            self._pack(memory, weight, int8=int8)
+
+    def _in_groups(self, weight: PackedInt4) -> PackedInt4:
+        job = self.job
+        job.w, job.w_scale, job.w_zero = (part.data_ptr() for part in (weight.words, weight.scales, weight.zeros))
+        job.group = weight.group
+        return weight
+
+    def _pack(self, memory: LargePages, weight: torch.Tensor, *, int8: bool) -> None:
+        """Packs a plain weight [outputs, inputs], which int8 rounds."""
+        outputs, inputs = weight.shape
+        together = 4 if int8 else 2
+        self.job.is_int8 = int8
         weight = weight.to(torch.bfloat16).contiguous()
-        panels = (outputs // kind.panel, inputs // together, kind.panel, together)
+        panels = (outputs // self._panel, inputs // together, self._panel, together)
         self._packed = memory.zeros(panels, torch.int8 if int8 else torch.bfloat16)
         pack = _Pack(x=weight.data_ptr(), w=self._packed.data_ptr(), n=outputs, k=inputs, is_int8=int8)
         if int8:
             self._scale, self._sum = torch.empty(outputs), torch.empty(outputs, dtype=torch.int32)
             pack.w_scale = self.job.w_scale = self._scale.data_ptr()
             pack.w_sum = self.job.w_sum = self._sum.data_ptr()
-        library.slipway_pack(byref(pack))
+        self._library.slipway_pack(byref(pack))
         self.job.w = self._packed.data_ptr()
-        self.job.bias = None if self._bias is None else self._bias.data_ptr()
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows `ids` of the packed weight, [T, inputs]: an embedding that shares the head's memory.
@@ -312,6 +346,8 @@ class _Product:
     def _weight_rows(self, first: int, end: int) -> torch.Tensor:
         """Rows of the weight as it is computed with, [end - first, inputs] float32, on the calling thread alone."""
         places = self._place(torch.arange(first, end))
+        if self._int4:
+            return self._int4.rows(places, self._panel)
         rows = self._packed[places // self._panel, :, places % self._panel].reshape(end - first, -1).float()
         return rows * self._scale[places, None] if self.job.is_int8 else rows
 

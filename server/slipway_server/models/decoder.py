@@ -19,6 +19,7 @@ from ..kernels.api import (
     Rotary,
 )
 from ..kernels.low_rank import Adaptable
+from ..kernels.weights import dense, halves, scaled, stacked
 from .families import DecoderShape, LayerShape
 from .weights import CheckpointWeights, WrongShape
 
@@ -27,16 +28,19 @@ class Decoder:
     """Computes float32 logits of the batch's rows from [T] token IDs."""
 
     def __init__(self, shape: DecoderShape, weights: CheckpointWeights, kernels: Kernels, context_tokens: int) -> None:
-        """Takes every weight out of `weights`, layer by layer. Raises MissingWeight and WrongShape."""
+        """Takes every weight out of `weights`, layer by layer.
+
+        Raises MissingWeight, WrongShape and UnreadableWeight.
+        """
         self.shape, self.kernels = shape, kernels
-        build = _Builder(shape, weights, kernels, context_tokens)
+        build = LayerBuilder(shape, weights, kernels, context_tokens)
         table = build.take("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
         self.vocab_size = len(table)  # kernels index memory by token IDs: IDs from here on must not reach them
         if shape.tied:
             self._embedding, self._head = kernels.tied(table)
         else:
-            head = build.take("lm_head.weight", shape.vocabulary, shape.hidden)
-            self._embedding, self._head = kernels.embedding(table), kernels.head(head)
+            head = weights.take_linear("lm_head", shape.vocabulary, shape.hidden)
+            self._embedding, self._head = kernels.embedding(table), kernels.head(dense(head))
         self._factor = torch.tensor(shape.embedding_factor, dtype=kernels.dtype).item()  # as rounded as its factors are
         layers = [build.layer(index, layer) for index, layer in enumerate(shape.layers)]
         # Of each layer those that adapters change, by the names of `adapters.targets`.
@@ -61,7 +65,7 @@ class Decoder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Builder:
+class LayerBuilder:
     """Builds a decoder's operations from weights, by their names in Hugging Face checkpoints."""
 
     shape: DecoderShape
@@ -102,10 +106,10 @@ class _Builder:
         shape, hidden = self.shape, self.shape.hidden
         rows = [heads * shape.head_size for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
         if shape.packed_names:
-            return self.kernels.linear(self.take(f"{at}.qkv_proj.weight", sum(rows), hidden))
+            return self.kernels.linear(self.weights.take_linear(f"{at}.qkv_proj", sum(rows), hidden))
         parts = [(f"{at}.{part}_proj", size) for part, size in zip("qkv", rows, strict=True)]
         biases = [bias for part, size in parts if (bias := self.bias(f"{part}.bias", size)) is not None]
-        weight = torch.cat([self.take(f"{part}.weight", size, hidden) for part, size in parts])
+        weight = stacked([self.weights.take_linear(part, size, hidden) for part, size in parts])
         if biases and len(biases) < len(parts):
             raise WrongShape(f"{at} has {len(biases)} biases of three")
         return self.kernels.linear(weight, torch.cat(biases) if biases else None, tuple(rows))
@@ -142,18 +146,18 @@ class _Builder:
     def _gated(self, at: str) -> AdaptableGated:
         inner, hidden = self.shape.inner, self.shape.hidden
         if self.shape.packed_names:
-            gate, up = self.take(f"{at}.gate_up_proj.weight", 2 * inner, hidden).chunk(2)
+            gate, up = halves(self.weights.take_linear(f"{at}.gate_up_proj", 2 * inner, hidden))
         else:
-            gate, up = (self.take(f"{at}.{part}_proj.weight", inner, hidden) for part in ("gate", "up"))
+            gate, up = (self.weights.take_linear(f"{at}.{part}_proj", inner, hidden) for part in ("gate", "up"))
         return self.kernels.gated(gate, up, self.shape.activation)
 
     def _returning(self, name: str, size: int) -> AdaptableLinear:
         """A projection that is added to the residual stream; some families scale it."""
-        weight = self.take(f"{name}.weight", self.shape.hidden, size)
+        weight = self.weights.take_linear(name, self.shape.hidden, size)
         bias = self.bias(f"{name}.bias", self.shape.hidden)
         factor = self.shape.residual_factor
         if factor != 1.0:
-            weight, bias = weight * factor, None if bias is None else bias * factor
+            weight, bias = scaled(weight, factor), None if bias is None else bias * factor
         return self.kernels.linear(weight, bias)
 
 

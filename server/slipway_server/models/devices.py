@@ -25,8 +25,11 @@ def pick_device(requested: str) -> str:
     return f"cuda:{index}"
 
 
-def pick_dtype(requested: str, stored: torch.dtype, device: str) -> torch.dtype:
+def pick_dtype(requested: str, stored: torch.dtype, device: str, *, quantized: bool = False) -> torch.dtype:
+    """The dtype that a model is computed in. `quantized`: whether its weights are stored in fewer bits."""
     if requested != "auto":
         return DTYPES[requested]
+    if device == "cpu" and quantized and stored == torch.float16:
+        return torch.bfloat16  # float32 would be eight times what such a checkpoint takes
     # float16 has no fast kernels on CPUs; float32 represents every float16 value.
     return torch.float32 if device == "cpu" and stored == torch.float16 else stored

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 from slipway_process.model_folder import architectures
+from slipway_process.model_folder.quantization.fields import NotReadable
+from slipway_process.model_folder.quantization.reading import quantization_of
+from slipway_process.model_folder.quantization.schemes import Quantization
 from slipway_process.model_folder.rope import Unsupported
 
 from ..kernels import cuda, native
@@ -15,14 +18,18 @@ from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.c.library import KernelsUnavailable
 from ..kernels.in_torch import TorchKernels
 from ..kernels.low_rank import NO_ADAPTERS, AdapterRoom
+from .accuracy import MOST_TOKENS, Accuracy, measure
 from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
 from .families import BadConfig, DecoderShape, shape_of
+from .layouts.tensors import UnreadableWeight
+from .support import quantized_foreign
 from .weights import CheckpointWeights, MissingWeight, WrongShape
 
 log = logging.getLogger(__name__)
 
 SELF_TEST_TOKENS = 24
+ROUNDED = ("int8", "int4")  # weights at load
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
 
 
@@ -50,15 +57,20 @@ def load_generator(
     """
     kv_int8 = kv_cache_dtype == "int8"
     device = pick_device(device)
-    _refuse_int8_on_gpu(device, quantization=quantization, kv_int8=kv_int8)
+    _refuse_rounding_on_gpu(device, quantization=quantization, kv_int8=kv_int8)
     if device.startswith("cuda"):
         cuda.set_device(device)
     try:
         shape = shape_of(config, context_tokens)
         stored = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
-        chosen = pick_dtype(dtype, stored, device)
-        options = _Options(chosen, quantization, device, context_tokens, threads, kv_int8, allow_slow, adapters)
+        published = quantization_of(config)
+        chosen = pick_dtype(dtype, stored, device, quantized=published is not None)
+        options = _Options(
+            chosen, quantization, device, context_tokens, threads, kv_int8, allow_slow, adapters, published
+        )
         return _load_builtin(folder, shape, options)
+    except NotReadable as reason:
+        raise LoadError(f"{folder.name}: its weights are quantized with {reason}.") from None
     except BadConfig as error:
         raise LoadError(f"{folder.name}: {error}.") from None
     except Unsupported as reason:
@@ -90,14 +102,16 @@ class _Options:
     kv_int8: bool
     allow_slow: bool
     adapters: AdapterRoom
+    published: Quantization | None = None  # of the checkpoint
 
 
-def _refuse_int8_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> None:
+def _refuse_rounding_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> None:
     if device == "cpu":
         return
-    if quantization == "int8":
+    if quantization in ROUNDED:
         raise LoadError(
-            f"--quantization int8 is for CPUs, and the model is to run on {device}: leave it out, or give --device cpu."
+            f"--quantization {quantization} is for CPUs, and the model is to run on {device}: leave it out, or give "
+            "--device cpu."
         )
     if kv_int8:
         raise LoadError("--kv-cache-dtype int8 is for CPUs: the kernels for GPUs do not read it.")
@@ -112,25 +126,27 @@ def _refuse_incompatible(
         raise LoadError(f"--quantization {quantization} is for the built-in families only; {name} is none: {reason}.")
     if kv_int8:
         raise LoadError(f"--kv-cache-dtype int8 is for the built-in families only; {name} is none: {reason}.")
-    if why := architectures.incompatibility(config):
+    if why := architectures.incompatibility(config) or quantized_foreign(config):
         raise LoadError(f"{name} cannot be served: {why}.")
 
 
 def _load_builtin(folder: Path, shape: DecoderShape, options: _Options) -> Decoder:
-    kv_int8, context_tokens = options.kv_int8, options.context_tokens
+    kv_int8 = options.kv_int8
     if options.device.startswith("cuda"):
-        return _build(folder, shape, _on_gpu(options), context_tokens)
-    if options.quantization == "int8" or options.dtype == torch.bfloat16:
+        return _build(folder, shape, _on_gpu(options), options)
+    if options.quantization in ROUNDED or options.dtype == torch.bfloat16:
         try:
-            int8 = options.quantization == "int8"
-            kernels = native.NativeKernels(options.threads, int8=int8, kv_int8=kv_int8, adapters=options.adapters)
+            int8, int4 = options.quantization == "int8", options.quantization == "int4"
+            kernels = native.NativeKernels(
+                options.threads, int8=int8, kv_int8=kv_int8, adapters=options.adapters, int4=int4
+            )
             log.info("the C kernels for %s compute the model", kernels.instruction_set)
-            return _build(folder, shape, kernels, context_tokens)
+            return _build(folder, shape, kernels, options)
         except KernelsUnavailable as reason:
-            if options.quantization == "int8":
-                raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
+            if options.quantization in ROUNDED:
+                raise LoadError(f"--quantization {options.quantization} cannot be had here: {reason}.") from None
             log.warning("torch computes the model, several times slower than it could be: %s", reason)
-    return _build(folder, shape, TorchKernels(options.dtype, options.device, kv_int8=kv_int8), context_tokens)
+    return _build(folder, shape, TorchKernels(options.dtype, options.device, kv_int8=kv_int8), options)
 
 
 def _on_gpu(options: _Options) -> Kernels:
@@ -158,14 +174,16 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:512]
 
 
-def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: int) -> Decoder:
-    with CheckpointWeights(folder, str(kernels.device)) as weights:
+def _build(folder: Path, shape: DecoderShape, kernels: Kernels, options: _Options) -> Decoder:
+    with CheckpointWeights(folder, str(kernels.device), options.published) as weights:
         try:
-            decoder = Decoder(shape, weights, kernels, context_tokens)
+            decoder = Decoder(shape, weights, kernels, options.context_tokens)
         except MissingWeight as missing:
             raise LoadError(f"{folder.name} lacks a weight of its architecture: {missing}.") from None
         except WrongShape as wrong:
             raise LoadError(f"{folder.name}: config.json and weights do not fit: {wrong}.") from None
+        except UnreadableWeight as reason:
+            raise LoadError(f"{folder.name}: {reason}.") from None
         except OSError as error:
             raise LoadError(f"{folder.name} cannot be read: {error}.") from None
         ignored = (*shape.ignored, "lm_head.weight") if shape.tied else shape.ignored
@@ -173,6 +191,22 @@ def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: 
     if unknown:
         raise Unsupported(f"{len(unknown)} tensors that the family does not have, first {unknown[0]}")
     return decoder
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def measure_accuracy(
+    decoder: Decoder, folder: Path, config: dict[str, Any], context_tokens: int, threads: int, tokens: tuple[int, ...]
+) -> Accuracy:
+    """What a decoder of rounded weights loses on a text beside the weights of its folder.
+
+    Its KV cache must be reserved and unused. `tokens`: of the text; of these as many as have room.
+    """
+    room = min(len(tokens), MOST_TOKENS, context_tokens)
+    known = tuple(token for token in tokens[:room] if token < decoder.vocab_size)
+    with CheckpointWeights(folder, quantization=quantization_of(config)) as weights:
+        return measure(decoder, weights, lambda: native.NativeKernels(threads), context_tokens, known)
 
 
 # --- self-test --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipway_process.model_folder import architectures
+from slipway_process.model_folder.quantization.reading import method_of
 from slipway_process.model_folder.rope import Unsupported, longest_contexts
 
 from .families import BadConfig, shape_of
@@ -35,6 +36,14 @@ def check_support(config: dict[str, Any], *, pooled: bool = False, context_token
     except (architectures.NotServable, BadConfig) as reason:
         return ModelSupport(REFUSED, str(reason))
     except Unsupported as reason:
-        why = architectures.incompatibility(config)
+        why = architectures.incompatibility(config) or quantized_foreign(config)
         return ModelSupport(REFUSED, why) if why else ModelSupport(FALLBACK, str(reason))
     return ModelSupport(NATIVE)
+
+
+def quantized_foreign(config: dict[str, Any]) -> str | None:
+    """Why a model that the engine's own decoder does not compute is refused for its quantization; None: it has none."""
+    if not config.get("quantization_config"):
+        return None
+    method = method_of(config["quantization_config"])
+    return f"its weights are quantized with {method}, which is read for the engine's own families only"

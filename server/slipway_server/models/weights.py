@@ -9,6 +9,11 @@ import torch
 from safetensors import safe_open
 
 from slipway_process.model_folder.checkpoint import weight_files
+from slipway_process.model_folder.quantization.schemes import Quantization
+
+from ..kernels.weights import Weight
+from .layouts.reading import read_weight
+from .layouts.tensors import LayerTensors
 
 
 class MissingWeight(Exception):
@@ -22,8 +27,12 @@ class WrongShape(Exception):
 class CheckpointWeights:
     """The tensors of a model folder that were not taken yet. A context manager: leaving it closes the files."""
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Opens the files. Tensors are read directly to `device`, without a copy in the host's memory for a GPU."""
+    def __init__(self, folder: Path, device: str = "cpu", quantization: Quantization | None = None) -> None:
+        """Opens the files. Tensors are read directly to `device`, without a copy in the host's memory for a GPU.
+
+        `quantization`: how linear layers may be stored, by config.json.
+        """
+        self._quantization = quantization
         self._files = ExitStack()
         self._where: dict[str, Any] = {}  # name → the open file that has it
         for name in weight_files(folder):
@@ -45,6 +54,27 @@ class CheckpointWeights:
 
     def has(self, name: str) -> bool:
         return name in self._where
+
+    def stored(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """The dtype of a tensor, in safetensors' names, and its shape, without reading it. Raises MissingWeight."""
+        if name not in self._where:
+            raise MissingWeight(name)
+        described = self._where[name].get_slice(name)
+        return str(described.get_dtype()), tuple(described.get_shape())
+
+    def take_linear(self, module: str, outputs: int, inputs: int) -> Weight:
+        """The weight of the linear layer `module`, [outputs, inputs]. Takes all of its tensors but the bias.
+
+        Raises:
+            MissingWeight, WrongShape: of a plain weight.
+            UnreadableWeight: of a quantized one.
+        """
+        name = f"{module}.weight"
+        if self._quantization is None and not self.has(name):
+            raise MissingWeight(name)
+        if self._quantization is None and (shape := self.stored(name)[1]) != (outputs, inputs):
+            raise WrongShape(f"{name} is {list(shape)}, and by config.json {[outputs, inputs]}")
+        return read_weight(self._quantization, LayerTensors(self, module, outputs, inputs))
 
     def take(self, name: str) -> torch.Tensor:
         """Reads a tensor and removes its name from the ones that are left. Raises MissingWeight."""

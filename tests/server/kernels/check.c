@@ -78,6 +78,36 @@ static void check_linear(i64 m, i64 k, int is_int8) {
     free(x), free(w), free(y), free(alone), free(exact), free(packed_w), free(scale), free(sum);
 }
 
+// Weights of 4 bits, packed as int4.h says it.
+static void check_int4(i64 m, i64 k, i64 group) {
+    const i64 n = 3 * PANEL, groups = k / group;
+    bf16 *x = some(m * k), *y = calloc((size_t)(m * n), 2), *alone = calloc((size_t)(m * n), 2);
+    double *exact = calloc((size_t)(m * n), sizeof(double));
+    uint8_t *w = aligned_alloc(64, (size_t)(n * k / 2 + 4096)), *zero = malloc((size_t)(n * groups));
+    float *scale = malloc((size_t)(n * groups) * 4);
+    memset(w, 0, (size_t)(n * k / 2));
+    for (i64 i = 0; i < n * groups; i++) scale[i] = 0.01f + 0.005f * draw(), zero[i] = (uint8_t)(7.5f + 7.4f * draw());
+    for (i64 c = 0; c < n; c++)
+        for (i64 i = 0; i < k; i++) {
+            const uint8_t q = (uint8_t)(7.5f + 7.4f * draw());
+            const i64 panel = c / PANEL, column = c % PANEL, about = (panel * groups + i / group) * PANEL + column;
+            w[((panel * (k / 8) + i / 8) * PANEL + column) * 4 + i % 4] |= (uint8_t)(q << (i % 8 / 4 * 4));
+            const double number = ((double)q - zero[about]) * scale[about];
+            for (i64 r = 0; r < m; r++) exact[r * n + c] += widened(x[r * k + i]) * number;
+        }
+    Linear job = {.x = x, .w = w, .w_scale = scale, .w_zero = zero, .y = y, .m = m, .k = k, .n = n, .group = group};
+    slipway_linear(&job);
+    char what[80];
+    snprintf(what, sizeof what, "int4 m=%d k=%d group=%d", (int)m, (int)k, (int)group);
+    near(what, y, exact, m * n, 0.02);
+    for (i64 r = 0; r < m; r++) {
+        job.x = x + r * k, job.y = alone + r * n, job.m = 1;
+        slipway_linear(&job);
+    }
+    same("  row by row", y, alone, (size_t)(m * n) * 2);
+    free(x), free(y), free(alone), free(exact), free(w), free(zero), free(scale);
+}
+
 static void check_norm(void) {
     enum { M = 11, K = 96 };
     bf16 *x = some(M * K), y[M * K];
@@ -151,6 +181,8 @@ int main(void) {
 #endif
     slipway_start(2);
     printf("%d lanes, panels of %d\n", LANES, PANEL);
+    for (i64 m = 1; m < 11; m++) check_int4(m, 256, 64);
+    check_int4(1, 4096, 256), check_int4(70, 96, 32), check_int4(130, 384, 128);
     for (int is_int8 = 0; is_int8 < 2; is_int8++) {
         const i64 rows[] = {1, 2, 5, 6, 7, 13, 40, 130};
         for (int i = 0; i < 8; i++) check_linear(rows[i], 272, is_int8);

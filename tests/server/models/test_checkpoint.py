@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from slipway_process.model_folder.checkpoint import CheckpointError, read
+from slipway_process.model_folder.quantization.reading import quantization_of
+from slipway_process.model_folder.quantization.schemes import Awq, Gptq
 
 
 @pytest.fixture
@@ -85,16 +87,37 @@ def edit(folder: Path, name: str, **change: object) -> None:
     path.write_text(json.dumps(found | change))
 
 
-NOT_SERVED = {
-    "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized with gptq"),
-    "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantized with awq"),
-    "fp8": ({"quantization_config": {"quant_method": "fp8"}}, "quantized with fp8"),
-    "compressed": (
-        {"quantization_config": {"quant_method": "compressed-tensors"}},
-        "quantized with compressed-tensors",
+def quantized(method: str, **fields: object) -> dict[str, object]:
+    return {"quantization_config": {"quant_method": method, **fields}}
+
+
+def compressed(kind: str, **weights: object) -> dict[str, object]:
+    return quantized("compressed-tensors", format=kind, config_groups={"group_0": {"weights": weights}})
+
+
+NOT_SERVED: dict[str, tuple[dict[str, object], str]] = {
+    "3 bits": (quantized("gptq", bits=3), "quantized with bits 3 of gptq; 4 and 8 are read"),
+    "marlin": (quantized("gptq", checkpoint_format="marlin"), "'marlin' of gptq; 'gptq' and 'gptq_v2' are read"),
+    "layers of their own": (quantized("gptq", dynamic={"a": {"bits": 8}}), "dynamic of gptq"),
+    "gemv": (quantized("awq", version="gemv"), "version 'gemv' of awq; the version 'gemm' is read"),
+    "no group": (quantized("awq", group_size=0), "group_size 0"),
+    "a negative group": (quantized("awq", group_size=-2), r"makes no sense: .*>= -1 - at `\$\.group_size`"),
+    "a group that is a text": (quantized("gptq", group_size="128"), r"Expected `int`, got `str` - at `\$\.group_size`"),
+    "an unknown field": (quantized("awq", outliers=True), "'outliers' in the quantization_config of awq"),
+    "mxfp4": (quantized("mxfp4"), "quantized with mxfp4; awq .gemm., gptq, compressed-tensors, fp8 and bitsandbytes"),
+    "e5m2": (quantized("fp8", fmt="e5m2"), "fmt 'e5m2' of fp8; 'e4m3' is read"),
+    "blocks of one side": (quantized("fp8", weight_block_size=[128]), "blocks of .128.; two sizes"),
+    "nvfp4": (compressed("nvfp4-pack-quantized", num_bits=4, type="float"), "format 'nvfp4-pack-quantized'"),
+    "2 of 4": (compressed("pack-quantized", num_bits=2), "format 'pack-quantized' with int of 2 bits"),
+    "no groups of layers": (quantized("compressed-tensors"), "compressed-tensors without config_groups"),
+    "a cache": (quantized("compressed-tensors", kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme"),
+    "4 and 8 bits": (
+        quantized("bitsandbytes", load_in_4bit=True, load_in_8bit=True),
+        "neither or both of load_in_4bit and load_in_8bit",
     ),
-    "bitsandbytes": ({"quantization_config": {"load_in_4bit": True}}, "quantized with bitsandbytes"),
     "no method": ({"quantization_config": {"bits": 4}}, "quantized with a method that it does not name"),
+    "no object": ({"quantization_config": [4]}, "a quantization_config that is no object"),
+    "a part of the model": ({"text_config": {"quantization_config": {"quant_method": "awq"}}}, "quantized with awq"),
     "reranker": ({"architectures": ["Qwen3ForSequenceClassification"]}, "a classifier or a reranker"),
     "several senses": ({"architectures": ["Gemma3ForConditionalGeneration"]}, "reads images or sound"),
     "vision": ({"vision_config": {"depth": 2}}, r"reads more than text \(vision_config"),
@@ -122,11 +145,36 @@ def test_models_that_neither_generate_nor_embed_are_refused_for_every_task(copy:
     assert "\n" not in str(refused.value) and str(refused.value).endswith(".")
 
 
-@pytest.mark.parametrize("name", ["quantize_config.json", "quant_config.json", "hf_quant_config.json"])
+TOOL_FILES = {
+    "quantize_config.json": (
+        {"bits": 4, "group_size": 64, "desc_act": True},
+        Gptq(4, 64, act_order=True, zero_offset=1),
+    ),
+    "quant_config.json": ({"w_bit": 4, "q_group_size": 64, "version": "GEMM", "zero_point": True}, Awq(64)),
+}
+
+
+@pytest.mark.parametrize("name", TOOL_FILES)
 def test_quantized_weights_are_known_by_the_files_of_the_tools_too(copy: Path, name: str) -> None:
-    (copy / name).write_text("{}")
-    with pytest.raises(CheckpointError, match=f"quantized with .* .{name}"):
+    fields, scheme = TOOL_FILES[name]
+    (copy / name).write_text(json.dumps(fields))
+    quantization = quantization_of(read(copy).config)
+    assert quantization and quantization.schemes == (scheme,)
+    edit(copy, "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    assert quantization_of(read(copy).config) != quantization, "config.json is first"
+
+
+def test_modelopt_is_known_by_its_file(copy: Path) -> None:
+    (copy / "hf_quant_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"quantized with ModelOpt \(hf_quant_config\.json\)"):
         read(copy)
+
+
+def test_quantized_encoders_are_refused(encoder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "encoder"))
+    edit(folder, "config.json", **quantized("bitsandbytes", load_in_8bit=True))
+    with pytest.raises(CheckpointError, match="quantized with bitsandbytes"):
+        read(folder)
 
 
 def test_numbers_of_eight_bits_are_refused_by_the_files_themselves(copy: Path) -> None:

@@ -376,9 +376,9 @@ class RolloutIntents(ApiType):
 @rule(
     (
         "!(has(self.resources) && has(self.resources.accelerator) && has(self.model.quantization) && "
-        "self.model.quantization == 'int8')"
+        "self.model.quantization in ['int8', 'int4'])"
     ),
-    "spec.model.quantization int8 is for CPUs: remove it, or spec.resources.accelerator",
+    "spec.model.quantization int8 and int4 are for CPUs: remove it, or spec.resources.accelerator",
 )
 @rule(
     "!has(self.engine) || !has(self.engine.volumeMounts) || (has(self.pod) && has(self.pod.volumes) && "

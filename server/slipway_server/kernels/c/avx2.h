@@ -54,6 +54,12 @@ ALWAYS vi add_fours(vi sum, vi x, vi w) { return (vi)_mm256_dpbusd_avx_epi32((__
 #elif defined __AVX512VNNI__ // the same instruction in the other encoding: tests run it where AVX-VNNI is not
 ALWAYS vi add_fours(vi sum, vi x, vi w) { return (vi)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)x, (__m256i)w); }
 #else
+#define HALF_SUMS // products of 4 bits are summed in int16 at first
+ALWAYS vi add_halves(vi sum, vi w, vi x) {
+    return (vi)_mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)w, (__m256i)x));
+}
+ALWAYS vi widened_halves(vi sum) { return (vi)_mm256_madd_epi16((__m256i)sum, _mm256_set1_epi16(1)); }
+
 // |w| times x with the sign of w. Both are at most 127, so that a pair of products fits into an int16.
 ALWAYS vi add_fours(vi sum, vi x, vi w) {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)x, (__m256i)w));

@@ -85,6 +85,12 @@ ALWAYS vf add_pairs(vf sum, vi x, vi w) {
 #ifdef __AVX512VNNI__
 ALWAYS vi add_fours(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
 #else
+#define HALF_SUMS // products of 4 bits are summed in int16 at first
+ALWAYS vi add_halves(vi sum, vi w, vi x) {
+    return (vi)_mm512_add_epi16((__m512i)sum, _mm512_maddubs_epi16((__m512i)w, (__m512i)x));
+}
+ALWAYS vi widened_halves(vi sum) { return (vi)_mm512_madd_epi16((__m512i)sum, _mm512_set1_epi16(1)); }
+
 // |w| times x with the sign of w. Both are at most 127, so that a pair of products fits into an int16.
 ALWAYS vi add_fours(vi sum, vi x, vi w) {
     __m512i all = (__m512i)x, minus = _mm512_mask_sub_epi8(all, _mm512_movepi8_mask((__m512i)w), _mm512_setzero_si512(), all);

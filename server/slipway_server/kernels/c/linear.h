@@ -1,7 +1,11 @@
 // Linear layers: the input is packed, then threads take blocks of the output.
 
 // Rows are taken in groups of ROWS at most, as equal as they can be: a small group uses its weights badly.
-static i64 groups_of(const Linear *job) { return (job->m + ROWS - 1) / ROWS; }
+static i64 most_rows(const Linear *job); // by the kind of the weights
+static void pack_int4_part(const Linear *job, i64 part);
+static void int4_part(void *given, i64 part);
+
+static i64 groups_of(const Linear *job) { return (job->m + most_rows(job) - 1) / most_rows(job); }
 
 static i64 first_row(const Linear *job, i64 group) {
     const i64 groups = groups_of(job), more = job->m % groups;
@@ -96,7 +100,8 @@ static void pack_part(void *given, i64 part) {
 static void input_part(void *given, i64 part) {
     const Linear *job = given;
     const i64 groups = groups_of(job);
-    if (part < groups) pack_part(given, part);
+    if (part < groups && job->group) pack_int4_part(job, part);
+    else if (part < groups) pack_part(given, part);
     else shrink_part(&job->adapters, job->x, job->m, job->k, part - groups);
 }
 
@@ -126,7 +131,7 @@ typedef struct {
 } Plan;
 
 static Plan plan_of(const Linear *job) {
-    const i64 groups = groups_of(job), panels = job->n / PANEL, most = CHUNK_ROWS / ROWS;
+    const i64 groups = groups_of(job), panels = job->n / PANEL, most = CHUNK_ROWS / most_rows(job);
     const i64 chunks = (groups + most - 1) / most;
     if (groups == 1) {
         i64 stream = panels / (STREAMS_OF_THREAD * pool.threads) / STREAM * STREAM;
@@ -186,11 +191,11 @@ static void linear_part(void *given, i64 part) {
 
 int slipway_linear(const Linear *job) {
     if (job->m == 0) return 0;
-    if (!reserve_packed(job->m * words_of(job), job->m)) return -1;
+    if (!reserve_packed(job->m * words_of(job), job->m * row_scales(job))) return -1;
     const i64 shrinking = shrink_parts(&job->adapters, job->m);
     if (shrinking && !reserve_shrunk(job->m * job->adapters.parts * job->adapters.most_rank)) return -1;
     run(input_part, (void *)job, groups_of(job) + shrinking);
     Plan plan = plan_of(job);
-    run(linear_part, &plan, plan.chunks * plan.strips);
+    run(job->group ? int4_part : linear_part, &plan, plan.chunks * plan.strips);
     return 0;
 }

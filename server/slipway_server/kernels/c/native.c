@@ -33,6 +33,7 @@ typedef int64_t i64;
 #include "tiles.h"
 #endif
 #include "linear.h"
+#include "int4.h"
 #include "weights.h"
 #include "draw.h"
 #include "sampling.h"

@@ -4,6 +4,7 @@
 //   bf16, PAIR_PRODUCTS   a word for each step: the pair
 //   bf16, else            two words: both numbers as floats. Weights are widened in registers
 //   int8                  a word: the four, plus OFFSET
+// Weights of 4 bits have products of their own: int4.h.
 
 enum After {
     NOTHING,
@@ -15,18 +16,21 @@ enum After {
 // y[m, n] = x[m, k] . w[n, k] + bias[n], and then what `after` says.
 typedef struct {
     const bf16 *x;        // [m, k]
-    const void *w;        // packed: bf16 [n/PANEL, k/2, PANEL, 2], or int8 [n/PANEL, k/4, PANEL, 4]
-    const float *w_scale; // int8: of each column
+    const void *w;        // packed: bf16 [n/PANEL, k/2, PANEL, 2], int8 [n/PANEL, k/4, PANEL, 4], int4: see int4.h
+    const float *w_scale; // int8: of each column; int4: [n/PANEL, k/group, PANEL]
     const int32_t *w_sum; // int8: of each column, times OFFSET
+    const uint8_t *w_zero; // int4: [n/PANEL, k/group, PANEL]
     const float *bias;    // [n] or NULL
     const bf16 *other;    // ADD: [m, n]
     void *y;              // bf16 or float [m, n]; GATED: [m, n/2]
     i64 m, k, n;
+    i64 group; // int4: inputs with the same scale, a multiple of 32 and at most MOST_GROUP; 0: other weights
     int after, y_float, is_int8;
     Adapters adapters;
 } Linear;
 
 #define STEP_BYTES (PANEL * 4) // of a panel
+#define MOST_GROUP 256
 
 #ifdef PAIR_PRODUCTS
 #define PAIR_WORDS 1
@@ -35,7 +39,9 @@ typedef struct {
 #endif
 
 ALWAYS i64 steps_of(const Linear *job) { return job->k / (job->is_int8 ? 4 : 2); }
-ALWAYS i64 words_of(const Linear *job) { return steps_of(job) * (job->is_int8 ? 1 : PAIR_WORDS); }
+// Words of a row of the packed input, and its scales: int4 also has sums.
+ALWAYS i64 words_of(const Linear *job) { return job->group ? job->k / 4 : steps_of(job) * (job->is_int8 ? 1 : PAIR_WORDS); }
+ALWAYS i64 row_scales(const Linear *job) { return job->group ? 2 * (job->k / job->group) : 1; }
 
 typedef struct {
     const char *at;
