@@ -28,6 +28,7 @@ from .assembly.stores import (
     access_log_of,
     admission_of,
     experiments_of,
+    generation_log_of,
     inference_log_of,
     jobs_of,
     ledger_of,
@@ -43,6 +44,7 @@ from .authentication.service_accounts import ServiceAccountTokens
 from .balancing.load_balancer import LoadBalancer
 from .experiments.exposures import Experiments
 from .external.keys import ReadKey
+from .generations.log import GenerationLog
 from .grpc_api.listener import GrpcServer
 from .ledger.store import LedgerStore
 from .ledger.writer import Ledger
@@ -148,6 +150,7 @@ class Opened(NamedTuple):
     internal: InternalTls | None
     access_log: AccessLog
     inference_log: InferenceLog
+    generations: GenerationLog
     shared: SharedStores
     experiments: Experiments
     plane: PlanePort | None
@@ -163,6 +166,7 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, 
             internal_tls(settings, metrics),
             access_log_of(settings, metrics),
             inference_log_of(settings, metrics),
+            generation_log_of(settings, metrics, balancer),
             shared,
             experiments_of(settings, balancer, metrics, shared.exposures),
             plane_port(settings, metrics),
@@ -190,7 +194,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     ledger, incarnation = ledger_of(settings, store, metrics), uuid.uuid4().hex
     balancer = balancer_of(settings, metrics, incarnation)
     opened = _opened(settings, metrics, ledger, balancer)
-    tls, internal, access_log, inference_log, shared, experiments, plane, traces = opened
+    tls, internal, access_log, inference_log, generations, shared, experiments, plane, traces = opened
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     admission = admission_of(metrics, ledger, balancer, gateways, shared)
     async with _connections(settings, internal, metrics) as (session, accounts, read_key):
@@ -210,6 +214,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             claims=shared.claims,
             traces=traces,
             caches=caches_of(settings, balancer, metrics, forwarding, shared.responses),
+            generations=generations,
         )
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
@@ -242,7 +247,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         finally:
             await _close(tasks, issuers)
             await ledger.close_down()
-            stores = (*shared.stores, access_log, inference_log, traces)
+            stores = (*shared.stores, access_log, inference_log, generations, traces)
             await _close(experiments, *stores, forwarding.external, forwarding.guards)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 

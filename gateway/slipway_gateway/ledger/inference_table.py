@@ -64,7 +64,7 @@ class InferenceTable:
         rows: dict[Table, list[tuple[Any, ...]]] = {inferences: [], feedback: []}
         for line in map(_LINE.decode, lines):
             rows[feedback if isinstance(line, LoggedFeedback) else inferences].append(msgspec.structs.astuple(line))
-        self._rows.write(rows, len(lines))
+        self._rows.add(rows, len(lines))
 
     def close(self) -> None:
         self._rows.close()

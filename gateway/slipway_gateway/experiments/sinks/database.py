@@ -48,7 +48,7 @@ class ExposureTable:
             UnwrittenLines: the database is away, or full.
             Exception: one of the lines cannot be written.
         """
-        self._rows.write({exposures: [msgspec.structs.astuple(_LINE.decode(line)) for line in lines]}, len(lines))
+        self._rows.add({exposures: [msgspec.structs.astuple(_LINE.decode(line)) for line in lines]}, len(lines))
 
     def close(self) -> None:
         self._rows.close()
