@@ -150,11 +150,16 @@ class Opened(NamedTuple):
     internal: InternalTls | None
     access_log: AccessLog
     inference_log: InferenceLog
-    generations: GenerationLog
     shared: SharedStores
     experiments: Experiments
     plane: PlanePort | None
     traces: Traces
+    generations: GenerationLog
+
+    @property
+    def stores(self) -> "tuple[Closable, ...]":
+        """What is written until the last request has ended."""
+        return (*self.shared.stores, self.access_log, self.inference_log, self.generations, self.traces)
 
 
 def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, balancer: LoadBalancer) -> Opened:
@@ -166,11 +171,11 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, 
             internal_tls(settings, metrics),
             access_log_of(settings, metrics),
             inference_log_of(settings, metrics),
-            generation_log_of(settings, metrics, balancer),
             shared,
             experiments_of(settings, balancer, metrics, shared.exposures),
             plane_port(settings, metrics),
             traces_of(settings),
+            generation_log_of(settings, metrics, balancer),
         )
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
@@ -191,11 +196,11 @@ async def _connections(
 
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics, clock = GatewayMetrics(_version()), time.monotonic
+    gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     ledger, incarnation = ledger_of(settings, store, metrics), uuid.uuid4().hex
     balancer = balancer_of(settings, metrics, incarnation)
     opened = _opened(settings, metrics, ledger, balancer)
-    tls, internal, access_log, inference_log, generations, shared, experiments, plane, traces = opened
-    gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
+    tls, internal, access_log, inference_log, shared, experiments, plane, traces, generations = opened
     admission = admission_of(metrics, ledger, balancer, gateways, shared)
     async with _connections(settings, internal, metrics) as (session, accounts, read_key):
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read, admission.tenants_changed)
@@ -247,8 +252,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         finally:
             await _close(tasks, issuers)
             await ledger.close_down()
-            stores = (*shared.stores, access_log, inference_log, generations, traces)
-            await _close(experiments, *stores, forwarding.external, forwarding.guards)
+            await _close(experiments, *opened.stores, forwarding.external, forwarding.guards)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

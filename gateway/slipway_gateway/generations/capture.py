@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from aiohttp import hdrs
 
@@ -20,13 +21,22 @@ def hash_of(key: bytes, tenant: str) -> "hmac.HMAC":
     return hmac.new(key, tenant.encode() + b"\0", "sha256")
 
 
+class CaptureTerms(NamedTuple):
+    """`hash_key`: of hashes. `most_bytes`: of each of both contents. `why`: of `rows.OMISSIONS`, where no contents may be
+    kept; empty: they may."""
+
+    hash_key: bytes
+    most_bytes: int
+    why: str = ""
+
+
 class GenerationCapture:
     """One generation. `route`: whose owner allowed it; `tenant`: who allowed it."""
 
     def __init__(
-        self, body: bytes, account: Account, route: str, tenant: str, path: str, key: bytes, most_bytes: int, why: str
+        self, body: bytes, account: Account, terms: CaptureTerms, *, route: str, tenant: str, path: str
     ) -> None:
-        """`most_bytes`: of each of both contents. `why`: of `rows.OMISSIONS`, where no contents may be kept."""
+        key, most_bytes, why = terms
         self.route, self.tenant, self.path = route, tenant, path
         self.status, self.encoding = 0, ""
         self.input_bytes, self.output_bytes = len(body), 0

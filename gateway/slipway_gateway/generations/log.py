@@ -13,7 +13,7 @@ from ..identity.authenticate import RequestIdentity
 from ..telemetry.access_log import MAX_ID, MAX_PATH, LineQueue, clean
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest
-from .capture import GenerationCapture
+from .capture import CaptureTerms, GenerationCapture
 from .rows import NO_KEYS, NOT_ALLOWED, LoggedGeneration
 
 _ID_DIGITS = 8  # hexadecimal digits of a request's id that choose the sample; the id is random
@@ -56,9 +56,9 @@ class GenerationLog:
         why = NO_KEYS if not self._has_keys else ""
         if not (rule.contents and allowed_by(identity) == FULL):
             why = NOT_ALLOWED
-        route, most_bytes = outgoing.route, self._max_content_bytes
-        about = (route, identity.name, outgoing.path, self._hash_key, most_bytes, why)
-        return GenerationCapture(outgoing.body, outgoing.account, *about)
+        terms = CaptureTerms(self._hash_key, self._max_content_bytes, why)
+        about = {"route": outgoing.route, "tenant": identity.name, "path": outgoing.path}
+        return GenerationCapture(outgoing.body, outgoing.account, terms, **about)
 
     def ended(self, record: RequestRecord, now_s: float) -> None:
         """Queues the row of a request that ended, if it has a capture. `now_s`: on the clock of the record."""

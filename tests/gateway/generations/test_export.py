@@ -56,8 +56,8 @@ def test_parquet_has_rows_with_plain_contents_and_texts(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "all.parquet"
-    _, said = run(export, [*flags, f"--out={out}"], capsys)
-    assert said == "5 rows written, 1 of them without contents, whose keys are lost\n"
+    _, report = run(export, [*flags, f"--out={out}"], capsys)
+    assert report == "5 rows written, 1 of them without contents, whose keys are lost\n"
     assert out.stat().st_mode & 0o777 == 0o600
     found = {row["request_id"]: row for row in pyarrow.parquet.read_table(out).to_pylist()}
     assert [found[f"request-{n}"]["texts"] for n in (1, 2, 3, 4, 5)] == [
