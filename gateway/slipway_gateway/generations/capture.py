@@ -22,8 +22,10 @@ def hash_of(key: bytes, tenant: str) -> "hmac.HMAC":
 
 
 class CaptureTerms(NamedTuple):
-    """`hash_key`: of hashes. `most_bytes`: of each of both contents. `why`: of `rows.OMISSIONS`, where no contents may be
-    kept; empty: they may."""
+    """`hash_key`: of hashes. `most_bytes`: of each of both contents.
+
+    `why`: of `rows.OMISSIONS`, where no contents may be kept; empty: they may.
+    """
 
     hash_key: bytes
     most_bytes: int

@@ -16,11 +16,13 @@ from slipway_contracts.route_table import Backend, GenerationLogSample, Response
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 from slipway_process.sealing import Keyring
+from testkit.until import until_async
 from tests.process.test_sealing import keys_file
 
 from ..guards.webhooks import CHAT, Webhook, chat, guarded_gateway, replying, streaming, text_of
 from ..harness import Gateway, Handler, gateway, upstream
 from ..tenants import PEPPER, bearer, make_key, tenant
+from ..token_streams import GENERATE, generating, send, socket_of, until_last
 from .logged import rows
 
 KEY = make_key()
@@ -207,3 +209,39 @@ async def test_messages_of_anthropic_are_logged_as_the_model_has_them(tmp_path: 
         assert (await post(gate, body, "/v1/messages"))[0] == 200
     [row] = logged(tmp_path)
     assert row["path"] == CHAT and b"my ###" in row["input"] and b"fine" in row["output"]
+
+
+async def test_a_stream_by_websocket_is_logged_as_the_events_of_the_model(tmp_path: Path) -> None:
+    async with logging(tmp_path, generating("In", " the"), stages=["Input"]) as gate:
+        async with socket_of(gate, headers=bearer(KEY)) as socket:
+            await send(socket, GENERATE)
+            messages = await until_last(socket)
+        await gate.edge.idle()
+    [row] = logged(tmp_path)
+    assert [message.get("token") for message in messages] == ["In", " the", None]
+    assert (row["path"], row["outcome"], row["stream"]) == ("/v1/generate", "ok", True)
+    assert row["output"].count(b'"token":') == 2 and json.loads(row["input"])["stream"] is True
+
+
+async def test_of_two_tenants_each_has_its_own_rows(tmp_path: Path) -> None:
+    other = make_key("bbbbbb")
+    tenants = [acme("Full"), replace(tenant("quiet", other), generation_log="None")]
+    route = {"generation_log": FULL}
+    async with guarded_gateway(replying("x"), Webhook(), tenants=tenants, route=route, **settings(tmp_path)) as (
+        gate, _, _,
+    ):  # fmt: skip
+        for key in (KEY, other):
+            async with await gate.post(chat("hi"), CHAT, headers=bearer(key)) as response:
+                assert response.status == 200
+    assert [row["tenant"] for row in logged(tmp_path)] == ["acme"]
+
+
+async def test_a_database_that_is_away_holds_up_no_request(tmp_path: Path) -> None:
+    away = {"generation_log_url": "postgresql://user:secret@127.0.0.1:9/d"}
+    async with logging(tmp_path, replying("fine"), **away) as gate:
+        assert [(await post(gate, chat("hi")))[0] for _ in range(3)] == [200] * 3
+        dropped = {"reason": "write_failed"}
+        await until_async(
+            lambda: gate.metrics.registry.get_sample_value("slipway_gateway_generation_log_dropped_total", dropped),
+            holds=lambda count: count == 3,
+        )
