@@ -237,7 +237,7 @@ async def test_of_two_tenants_each_has_its_own_rows(tmp_path: Path) -> None:
 
 
 async def test_a_database_that_is_away_holds_up_no_request(tmp_path: Path) -> None:
-    away = {"generation_log_url": "postgresql://user:secret@127.0.0.1:9/d"}
+    away: dict[str, Any] = {"generation_log_url": "postgresql://user:secret@127.0.0.1:9/d"}
     async with logging(tmp_path, replying("fine"), **away) as gate:
         assert [(await post(gate, chat("hi")))[0] for _ in range(3)] == [200] * 3
         dropped = {"reason": "write_failed"}
