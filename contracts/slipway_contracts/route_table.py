@@ -102,6 +102,17 @@ class InferenceLogSample:
 
 @strict
 @dataclass(frozen=True, slots=True)
+class GenerationLogSample:
+    """Requests for text that gateways with a generation log write to it, of tenants that allow it."""
+
+    percentage: Int32
+    """Percent of the requests."""
+    contents: bool | None = None
+    """Whether prompts and responses are written, too, and not only their lengths and hashes."""
+
+
+@strict
+@dataclass(frozen=True, slots=True)
 class ResponseCache:
     """Responses that gateways keep, and answer equal requests with."""
 
@@ -172,6 +183,7 @@ class Traffic:
     """Checks of requests and responses."""
     base: str | None = None
     """ModelDeployment whose pods serve the revisions, which are adapters. If absent, each revision has its own pods."""
+    generation_log: GenerationLogSample | None = None
 
     def __post_init__(self) -> None:
         if self.accuracy == AccuracyCounting():  # nothing of it would be written: it is the same as none
@@ -211,6 +223,8 @@ class Routed(Protocol):
     @property
     def inference_log(self) -> InferenceLogSample | None: ...
     @property
+    def generation_log(self) -> GenerationLogSample | None: ...
+    @property
     def slo(self) -> ServiceLevels | None: ...
     @property
     def accuracy(self) -> AccuracyCounting | None: ...
@@ -248,8 +262,7 @@ def _refusals(table: Routed) -> Iterator[str]:
         yield from tolerance_refusals("mirrorRoutes.tolerance", mirror.tolerance)
     if table.twin_shadow is not None:
         yield shadow_refusal(table.twin_shadow)
-    if table.inference_log is not None:
-        yield outside("inferenceLog.percentage", table.inference_log.percentage, 0, 100)
+    yield from _log_refusals(table)
     if table.slo is not None:
         yield service_levels.refusal(table.slo)
     if table.accuracy is not None:
@@ -262,3 +275,9 @@ def _refusals(table: Routed) -> Iterator[str]:
     yield from budget_refusals(table.retry_budget)
     yield from degradation_refusals(table.degradation)
     yield guards_refusal(table.guards)
+
+
+def _log_refusals(table: Routed) -> Iterator[str]:
+    for log, sample in (("inferenceLog", table.inference_log), ("generationLog", table.generation_log)):
+        if sample is not None:
+            yield outside(f"{log}.percentage", sample.percentage, 0, 100)

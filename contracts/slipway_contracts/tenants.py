@@ -11,6 +11,8 @@ from slipway_contracts.guards import GuardsWithoutDeployments
 
 # Values of contentCapture: who may get contents of the tenant's requests. With any other value no one may.
 SCORERS, INFERENCE_LOG, ALL = "Scorers", "InferenceLog", "All"
+# Values of generationLog: what is kept of prompts and responses. With any other value nothing is.
+METADATA, FULL = "Metadata", "Full"
 Amount = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?$")]
 PerMinute = Annotated[Int64, Field(ge=1, le=1_000_000_000_000)]
 
@@ -199,6 +201,10 @@ class TenantSpec(ApiType):
     """Who may get contents of the tenant's requests. Scorers: those of AnalysisTemplates whose hosts gateways list, for
     requests that a twin shadow copies. InferenceLog: the inference log of the gateways, for ModelDeployments with
     spec.traffic.inferenceLog. All: both."""
+    generation_log: Annotated[str, OneOf(("None", METADATA, FULL))] = "None"
+    """What the generation log of the gateways may keep of the tenant's requests for text, for ModelDeployments with
+    spec.traffic.generationLog. Metadata: times, tokens, lengths and keyed hashes. Full: prompts and responses too,
+    encrypted."""
     guards: GuardsWithoutDeployments = ()
     """Checks of the tenant's requests and of the responses to them, whatever the model is."""
 

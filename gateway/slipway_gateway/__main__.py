@@ -28,6 +28,7 @@ from .assembly.stores import (
     access_log_of,
     admission_of,
     experiments_of,
+    generation_log_of,
     inference_log_of,
     jobs_of,
     ledger_of,
@@ -43,6 +44,7 @@ from .authentication.service_accounts import ServiceAccountTokens
 from .balancing.load_balancer import LoadBalancer
 from .experiments.exposures import Experiments
 from .external.keys import ReadKey
+from .generations.log import GenerationLog
 from .grpc_api.listener import GrpcServer
 from .ledger.store import LedgerStore
 from .ledger.writer import Ledger
@@ -152,6 +154,12 @@ class Opened(NamedTuple):
     experiments: Experiments
     plane: PlanePort | None
     traces: Traces
+    generations: GenerationLog
+
+    @property
+    def stores(self) -> "tuple[Closable, ...]":
+        """What is written until the last request has ended."""
+        return (*self.shared.stores, self.access_log, self.inference_log, self.generations, self.traces)
 
 
 def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, balancer: LoadBalancer) -> Opened:
@@ -167,6 +175,7 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, 
             experiments_of(settings, balancer, metrics, shared.exposures),
             plane_port(settings, metrics),
             traces_of(settings),
+            generation_log_of(settings, metrics, balancer),
         )
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
@@ -187,11 +196,11 @@ async def _connections(
 
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics, clock = GatewayMetrics(_version()), time.monotonic
+    gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     ledger, incarnation = ledger_of(settings, store, metrics), uuid.uuid4().hex
     balancer = balancer_of(settings, metrics, incarnation)
     opened = _opened(settings, metrics, ledger, balancer)
-    tls, internal, access_log, inference_log, shared, experiments, plane, traces = opened
-    gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
+    tls, internal, access_log, inference_log, shared, experiments, plane, traces, generations = opened
     admission = admission_of(metrics, ledger, balancer, gateways, shared)
     async with _connections(settings, internal, metrics) as (session, accounts, read_key):
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read, admission.tenants_changed)
@@ -210,6 +219,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             claims=shared.claims,
             traces=traces,
             caches=caches_of(settings, balancer, metrics, forwarding, shared.responses),
+            generations=generations,
         )
         join_lane(settings, plane, metrics, balancer, forwarding, edge, authenticator)
         tables = tables_of(settings, balancer, known, metrics)
@@ -242,8 +252,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         finally:
             await _close(tasks, issuers)
             await ledger.close_down()
-            stores = (*shared.stores, access_log, inference_log, traces)
-            await _close(experiments, *stores, forwarding.external, forwarding.guards)
+            await _close(experiments, *opened.stores, forwarding.external, forwarding.guards)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

@@ -124,6 +124,26 @@ class GatewaySettings(ProcessSettings):
     inference_log_retention_s: Annotated[Seconds, Field(gt=0)] = Field(
         30 * 86400.0, description="time after which rows of it are deleted"
     )
+    generation_log_url: Annotated[SecretStr, Flag("URL")] = Field(
+        SecretStr(""),
+        description="database of the generation log: postgresql://user:password@host/database or "
+        "sqlite:////path/generations.db; without one no prompts and responses are logged",
+    )
+    generation_log_keys_file: FilePath = Field(
+        "",
+        description='file with {"keys": [{"id": ..., "key": 32 bytes in base64}]} that prompts and responses are '
+        "encrypted with there: the first one encrypts, each of them decrypts; without one they are not kept, and their "
+        "lengths and hashes alone are logged",
+    )
+    generation_log_max_content_bytes: Annotated[Bytes, Field(le=1 << 20)] = Field(
+        64 << 10, description="longest prompt or response there; of a longer one its length and hash alone are logged"
+    )
+    generation_log_retention_s: Annotated[Seconds, Field(gt=0)] = Field(
+        30 * 86400.0, description="time after which rows of it are deleted"
+    )
+    generation_log_max_bytes: Annotated[Bytes, Field(ge=1 << 20)] = Field(
+        10 << 30, description="size of all its rows; above it the oldest rows of the tenant with most are deleted"
+    )
     exposure_log: Annotated[str, AfterValidator(_log_target), Flag("off|stdout|FILE")] = Field(
         "off",
         description="where each unit that comes to an arm of an Experiment has a line of JSON; a file is rotated "

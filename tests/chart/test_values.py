@@ -109,6 +109,7 @@ OTHER: Values = {
     "operator.hooks.existingSecret": "hooks",
     "gateway.ledger.existingSecret": "ledger",
     "gateway.inferenceLog.existingSecret": "inferences",
+    "gateway.generationLog.existingSecret": "generations",
     "quotas.redis.existingSecret": "redis",
     "jobs.existingSecret": "database",
     "jobs.webhooks.existingSecret": "webhooks",
@@ -122,6 +123,13 @@ OTHER: Values = {
     "gateway.inferenceLog.urlSecret.key": "mine",
     "gateway.inferenceLog.retentionSeconds": 777,
     "gateway.inferenceLog.maxContentBytes": 777,
+    "gateway.generationLog.urlSecret.name": "generations",
+    "gateway.generationLog.urlSecret.key": "mine",
+    "gateway.generationLog.keysSecret.name": "keys",
+    "gateway.generationLog.keysSecret.key": "mine.json",
+    "gateway.generationLog.retentionSeconds": 777,
+    "gateway.generationLog.maxBytes": 7777777,
+    "gateway.generationLog.maxContentBytes": 777,
     "conversations.enabled": True,
     "conversations.idleSeconds": 7777,
     "conversations.retentionSeconds": 7777,
@@ -317,6 +325,11 @@ NEEDS: dict[str, Values] = {
         f"gateway.inferenceLog.{leaf}": {"gateway.inferenceLog.urlSecret.name": "inferences"}
         for leaf in ("urlSecret.key", "retentionSeconds", "maxContentBytes")
     },
+    **{
+        f"gateway.generationLog.{leaf}": {"gateway.generationLog.urlSecret.name": "generations"}
+        for leaf in ("urlSecret.key", "retentionSeconds", "maxBytes", "maxContentBytes")
+    },
+    "gateway.generationLog.keysSecret.key": {"gateway.generationLog.keysSecret.name": "keys"},
     **{
         f"gateway.exposures.{leaf}": {"gateway.exposures.databaseUrlSecret.name": "exposures"}
         for leaf in ("databaseUrlSecret.key", "retentionSeconds")

@@ -19,6 +19,7 @@ OF_ONE = {
     "access_log_max_bytes": "a file on disk",
     "access_log_max_files": "files on disk",
     "inference_log_max_content_bytes": "one record",
+    "generation_log_max_content_bytes": "one record",
     "state_max_age_s": "a time",
     "max_body_bytes": "one body",
     "cache_max_response_bytes": "one response",

@@ -12,6 +12,7 @@ from slipway_contracts.api.writing import to_json
 from slipway_contracts.gateway_report import encoded
 from slipway_contracts.route_table import (
     Backend,
+    GenerationLogSample,
     HeaderMatch,
     HeaderRoute,
     InferenceLogSample,
@@ -68,11 +69,13 @@ UNKNOWN: dict[str, Any] = {
     "first_byte_seconds": None,
     "accuracy": None,
     "cache": None,
+    "generation_log": None,
 }
 # Of a table and of a route: what is read is used as it is.
 SAME = (
     *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
     *("feedback", "predictions", "inference_log", "slo", "prefix_affinity", "fallback", "accuracy", "cache"),
+    "generation_log",
 )
 TRAFFIC = Traffic(
     41,
@@ -95,6 +98,7 @@ TRAFFIC = Traffic(
     first_byte_seconds=20,
     accuracy=WATCHED,
     cache=ResponseCache(3600, True),
+    generation_log=GenerationLogSample(10, True),
 )
 
 
@@ -119,6 +123,7 @@ def test_gateway_reads_what_the_operator_writes() -> None:
         ({"backends": (Backend("a", 50),)}, "the weights sum to 50, not to 100"),
         ({"backends": (Backend("a", 50), Backend("a", 50))}, "a revision is listed twice"),
         ({"inference_log": InferenceLogSample(101)}, "inferenceLog.percentage must be from 0 to 100, and is 101"),
+        ({"generation_log": GenerationLogSample(-1)}, "generationLog.percentage must be from 0 to 100, and is -1"),
         ({"slo": ServiceLevels(0)}, "slo.ttftMilliseconds must be from 1 to 3600000, and is 0"),
         (
             {"accuracy": AccuracyCounting(True, 0)},

@@ -1250,6 +1250,21 @@ SCHEMA_CASES = (
         good=({"traffic": {"cache": {"mode": "Exact"}}}, {"traffic": {"cache": {"mode": "Exact", "shared": True}}}),
     ),
     Case(
+        "traffic.generationLog.percentage",
+        "spec.traffic.generationLog.percentage",
+        bad=tuple({"traffic": {"generationLog": {"percentage": one}}} for one in (-1, 101, "10", 1.5)),
+        good=({"traffic": {"generationLog": {"percentage": 100}}},),
+    ),
+    Case(
+        "traffic.generationLog.contents",
+        "spec.traffic.generationLog.contents",
+        bad=tuple({"traffic": {"generationLog": {"contents": one}}} for one in ("full", "Metadata", True)),
+        good=(
+            {"traffic": {"generationLog": {}}},
+            {"traffic": {"generationLog": {"percentage": 0, "contents": "Full"}}},
+        ),
+    ),
+    Case(
         "traffic.inferenceLog.percentage",
         "spec.traffic.inferenceLog.percentage",
         bad=tuple({"traffic": {"inferenceLog": {"percentage": one}}} for one in (-1, 101, "10", 1.5)),

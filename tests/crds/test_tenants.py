@@ -52,6 +52,7 @@ def test_every_field_is_described_and_nothing_is_open() -> None:
         (changed(weight=0), "spec.weight"),
         (changed(weight=1001), "spec.weight"),
         (changed(priorityLimit=-1001), "spec.priorityLimit"),
+        (changed(generationLog="full"), "spec.generationLog"),
         (keyed(id="short"), "spec.auth.keys[0].id"),
         (keyed(id="has_underscore"), "spec.auth.keys[0].id"),
         (keyed(hash="sha256:" + "0" * 64), "spec.auth.keys[0].hash"),

@@ -16,7 +16,14 @@ from devcluster.ports import reserve_port
 from slipway_contracts.route_table import Backend
 from slipway_gateway.assembly.forwarding import caches_of, forwarding_of
 from slipway_gateway.assembly.plane import join_lane
-from slipway_gateway.assembly.stores import access_log_of, admission_of, experiments_of, jobs_of, shared_stores
+from slipway_gateway.assembly.stores import (
+    access_log_of,
+    admission_of,
+    experiments_of,
+    generation_log_of,
+    jobs_of,
+    shared_stores,
+)
 from slipway_gateway.assembly.streams import app_of
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
@@ -247,6 +254,7 @@ async def gateway(
         ]
         lines = Lines()
         caches = caches_of(settings, balancer, metrics, forwarding, shared.responses)
+        generations = generation_log_of(settings, metrics, balancer)
         edge = PublicApi(
             settings,
             balancer,
@@ -258,6 +266,7 @@ async def gateway(
             jobs=jobs_of(settings, session, balancer),
             traces=traces,
             caches=caches,
+            generations=generations,
         )
         admin = AdminApi(
             edge, balancer, metrics, NoSource(), "incarnation", OperatorToken(settings.operator_token_file)
@@ -302,7 +311,7 @@ async def gateway(
             await asyncio.gather(*running, return_exceptions=True)
             await ledger.close_down()
             await experiments.close()
-            for closed in (*shared.stores, forwarding.guards, forwarding.external, edge.access_log):
+            for closed in (*shared.stores, forwarding.guards, forwarding.external, edge.access_log, generations):
                 await closed.close()
         if settings.access_log == "off":
             check_lines(lines.ended, metrics)

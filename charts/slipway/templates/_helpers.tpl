@@ -59,7 +59,7 @@ Writes each `existingSecret`, as other charts call it, to where ours is named; t
 */}}
 {{- define "slipway.existingSecrets" -}}
 {{- $jobs := .Values.jobs -}}
-{{- range list (list "operator.hooks" .Values.operator.hooks "signingSecret") (list "gateway.ledger" .Values.gateway.ledger "urlSecret") (list "gateway.inferenceLog" .Values.gateway.inferenceLog "urlSecret") (list "gateway.exposures" .Values.gateway.exposures "databaseUrlSecret") (list "quotas.redis" .Values.quotas.redis "urlSecret") (list "jobs" $jobs "databaseSecret") (list "jobs.webhooks" $jobs.webhooks "secret") (list "jobs.sealing" $jobs.sealing "secret") -}}
+{{- range list (list "operator.hooks" .Values.operator.hooks "signingSecret") (list "gateway.ledger" .Values.gateway.ledger "urlSecret") (list "gateway.inferenceLog" .Values.gateway.inferenceLog "urlSecret") (list "gateway.generationLog" .Values.gateway.generationLog "urlSecret") (list "gateway.exposures" .Values.gateway.exposures "databaseUrlSecret") (list "quotas.redis" .Values.quotas.redis "urlSecret") (list "jobs" $jobs "databaseSecret") (list "jobs.webhooks" $jobs.webhooks "secret") (list "jobs.sealing" $jobs.sealing "secret") -}}
 {{- $path := first . -}}{{- $parent := index . 1 -}}{{- $field := last . -}}
 {{- $secret := get $parent $field -}}
 {{- with $parent.existingSecret -}}
@@ -203,12 +203,15 @@ httpGet: {path: {{ .path }}, port: admin}
 {{/* Environment of gateways: URLs of databases, which have passwords in them, from Secrets. */}}
 {{- define "slipway.gatewayEnv" -}}
 {{- $gateway := .Values.gateway }}
-{{- $urls := dict "INFERENCE_LOG" $gateway.inferenceLog.urlSecret "EXPOSURE_DATABASE" $gateway.exposures.databaseUrlSecret "LEDGER" $gateway.ledger.urlSecret "REDIS" .Values.quotas.redis.urlSecret }}
+{{- $urls := dict "INFERENCE_LOG" $gateway.inferenceLog.urlSecret "GENERATION_LOG" $gateway.generationLog.urlSecret "EXPOSURE_DATABASE" $gateway.exposures.databaseUrlSecret "LEDGER" $gateway.ledger.urlSecret "REDIS" .Values.quotas.redis.urlSecret }}
 {{- range $what, $secret := $urls }}
 {{- if $secret.name }}
 - name: SLIPWAY_GATEWAY_{{ $what }}_URL
   valueFrom: {secretKeyRef: {name: {{ $secret.name }}, key: {{ $secret.key }}}}
 {{- end }}
+{{- end }}
+{{- if $gateway.generationLog.keysSecret.name }}
+- {name: SLIPWAY_GATEWAY_GENERATION_LOG_KEYS_FILE, value: /etc/slipway/generation-log/keys.json}
 {{- end }}
 {{- include "slipway.tracingEnv" . }}
 {{- with $gateway.extraEnv }}

@@ -1,18 +1,23 @@
 """What a gateway writes to and shares with others: Redis, the ledger, logs, and the jobs' process."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp import ClientSession
 
 from slipway_contracts.passes import PassKeys
+from slipway_contracts.route_table import GenerationLogSample
+from slipway_process.sealing import Keyring
 from slipway_process.spans import Exporter, exporter
 
 from ..balancing.load_balancer import LoadBalancer
 from ..caching.store import EntryStore
 from ..experiments.exposures import Experiments, ExposureTerms
 from ..experiments.sinks.opening import open_sinks
+from ..generations.log import GenerationLog
+from ..generations.table import Bounds, GenerationTable
 from ..ledger.inference_table import InferenceTable
 from ..ledger.store import LedgerStore
 from ..ledger.writer import Ledger
@@ -130,6 +135,39 @@ def inference_log_of(settings: GatewaySettings, metrics: GatewayMetrics) -> Infe
     restarted = metrics.task_restarted
     writer = LineWriter(table, metrics.inference_log_dropped, name="inference log", on_restart=restarted)
     return InferenceLog(writer, settings.inference_log_max_content_bytes)
+
+
+def generation_log_of(settings: GatewaySettings, metrics: GatewayMetrics, balancer: LoadBalancer) -> GenerationLog:
+    """
+    Raises:
+        ValueError: its URL or its keys cannot be used; the message names the flag.
+    """
+    if not (url := settings.generation_log_url.get_secret_value()):
+        return GenerationLog()
+    try:
+        keyring = Keyring(settings.generation_log_keys_file)
+    except ValueError as error:
+        raise ValueError(f"--generation-log-keys-file: {error}") from None
+    bounds = Bounds(settings.generation_log_retention_s, settings.generation_log_max_bytes)
+    try:
+        table = GenerationTable(url, keyring, bounds, metrics.generations_deleted)
+    except ValueError as error:
+        raise ValueError(f"--generation-log-url: {error}") from None
+    restarted = metrics.task_restarted
+    return GenerationLog(
+        LineWriter(table, metrics.generations_dropped, name="generation log", on_restart=restarted),
+        partial(_generation_rule, balancer),
+        max_content_bytes=settings.generation_log_max_content_bytes,
+        hash_key=settings.tenant_salt.get_secret_value().encode(),
+        has_keys=keyring.is_on,
+        on_omitted=metrics.generation_omitted,
+    )
+
+
+def _generation_rule(balancer: LoadBalancer, route: str) -> GenerationLogSample | None:
+    table = balancer.published.current
+    deployment = table.routes.get(route) if table else None
+    return deployment.generation_log if deployment else None
 
 
 def experiments_of(

@@ -41,7 +41,7 @@ def why_python(route: Route) -> str:
         "header_routes": bool(route.header_routes),
         "feedback": route.rates_labels,
         "predictions": route.reads_predictions,
-        "inference_log": route.inference_log is not None,
+        "inference_log": route.inference_log is not None or route.generation_log is not None,
         "objectives": route.slo is not None,
         "prefix_affinity": route.prefix_affinity,
         "fallback": bool(route.fallback),

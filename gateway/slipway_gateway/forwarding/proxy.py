@@ -105,6 +105,7 @@ class Proxy:
                 if (ended := await held_request.refuse_response(response)) is not None:
                     return ended
                 sent = answered.outgoing
+                record.answered_by = sent.route
                 token = self._feedback_token(sent, response, answered.state or state, record)
                 opened = held_request.out
                 relay = Relay(self._relays, request, sent, response, record, opened=opened, feedback=token)

@@ -61,6 +61,7 @@ class KnownTenant:
     service_accounts: tuple[str, ...] = ()  # their user names
     certificates: tuple[str, ...] = ()  # names in them, as `certificates.key_of` has them
     content_capture: str = ""  # who may get contents of its requests
+    generation_log: str = ""  # what may be kept of its requests for text
     guards: tuple[GuardSpec, ...] = ()  # checks of its requests, and of the responses to them
     external: bool = False  # its requests may go to APIs of other providers
 
@@ -167,6 +168,7 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
         policy,
         generation,
         *proofs,
+        generation_log=spec.generation_log,
         guards=spec.guards,
         external=spec.external,
     )

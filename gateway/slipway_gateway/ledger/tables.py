@@ -1,5 +1,6 @@
 """Tables of the ledger, and how its database is opened."""
 
+import base64
 from typing import Any
 
 from sqlalchemy import (
@@ -109,6 +110,11 @@ def open_engine(url: URL) -> Engine:
     return engine
 
 
+def _decode(text: str | None, encoding: str) -> bytes | None:
+    """PostgreSQL's `decode(text, 'base64')`."""
+    return None if text is None else base64.b64decode(text)
+
+
 def _open_sqlite(url: URL) -> Engine:
     # The calls come from one thread at a time, though not always from the same one.
     options: dict[str, Any] = {"check_same_thread": False}
@@ -120,5 +126,6 @@ def _open_sqlite(url: URL) -> Engine:
     def be_durable_and_bounded(connection: Any, record: object) -> None:
         for pragma in _SQLITE_PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
+        connection.create_function("decode", 2, _decode, deterministic=True)
 
     return engine

@@ -19,7 +19,14 @@ from slipway_contracts.model_routes.references import all_refs_of, chain_problem
 from slipway_contracts.model_routes.spec import DEPLOYMENT, ModelRouteSpec
 from slipway_contracts.model_routes.spec import refusal as refusal_of_route
 from slipway_contracts.resilience import CircuitBreaker, Degradation, RetryBudget
-from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, ResponseCache, refusal
+from slipway_contracts.route_table import (
+    Backend,
+    GenerationLogSample,
+    InferenceLogSample,
+    MirrorRoute,
+    ResponseCache,
+    refusal,
+)
 from slipway_contracts.service_levels import ServiceLevels
 from slipway_contracts.twin_shadow import TwinShadow
 
@@ -51,6 +58,7 @@ class FileModel:
     mirror_routes: tuple[MirrorRoute, ...] = ()
     twin_shadow: TwinShadow | None = None
     inference_log: InferenceLogSample | None = None
+    generation_log: GenerationLogSample | None = None
     slo: ServiceLevels | None = None
     prefix_affinity: bool = False
     fallback: Annotated[tuple[str, ...], AtMost(4)] = ()
@@ -130,6 +138,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         twin_shadow=entry.twin_shadow,
         forward_headers=entry.forward_headers,
         inference_log=entry.inference_log,
+        generation_log=entry.generation_log,
         slo=entry.slo,
         prefix_affinity=entry.prefix_affinity,
         fallback=entry.fallback,

@@ -12,6 +12,7 @@ from slipway_contracts.guards import GuardSpec
 from slipway_contracts.resilience import CircuitBreaker, Degradation, ExternalTarget, RetryBudget
 from slipway_contracts.route_table import (
     Backend,
+    GenerationLogSample,
     HeaderRoute,
     InferenceLogSample,
     MirrorRoute,
@@ -75,6 +76,7 @@ class Route:
     feedback: bool = False  # what clients learn about its responses later is counted
     predictions: bool = False  # what its responses predict is counted, in bins
     inference_log: InferenceLogSample | None = None  # None: it has none of its requests
+    generation_log: GenerationLogSample | None = None  # None: none of its requests is in it
     slo: ServiceLevels | None = None  # objectives that its requests are counted against
     prefix_affinity: bool = False  # endpoints that have seen the beginning of a prompt are preferred
     fallback: tuple[str, ...] = ()  # names of deployments of its namespace that answer while it cannot
@@ -340,6 +342,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         feedback=bool(traffic.feedback),
         predictions=bool(traffic.predictions),
         inference_log=traffic.inference_log,
+        generation_log=traffic.generation_log,
         slo=traffic.slo,
         prefix_affinity=bool(traffic.prefix_affinity),
         fallback=traffic.fallback,

@@ -37,7 +37,9 @@ from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
 from ..forwarding.guarded_response import GuardedResponse
 from ..forwarding.proxy import Forwarding
+from ..forwarding.recording import recorded
 from ..forwarding.resume_memory import ResumeMemory
+from ..generations.log import GenerationLog
 from ..guards.checks import of_stage
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
@@ -118,13 +120,15 @@ class PublicApi:
         claims: SharedClaims | None = None,
         traces: Traces | None = None,
         caches: ResponseCaches | None = None,
+        generations: GenerationLog | None = None,
     ) -> None:
         """`access_log`: none is written without it. `jobs`: where files and batches go. `claims`: of feedback.
 
-        `traces`: without it no spans are made. `caches`: without it no response is kept.
+        `traces`: without it no spans are made. `caches`: without it no response is kept. `generations`: without it no
+        prompts and responses are logged.
         """
         self._turns = ConversationTurns(jobs, metrics) if jobs and settings.conversations else None
-        self._caches = caches
+        self._caches, self._generations = caches, generations or GenerationLog()
         self._traces = traces or Traces(Exporter(), 0, 0, most_per_s=1)
         self.admission = admission
         self.authenticator = authenticator
@@ -394,6 +398,7 @@ class PublicApi:
             self._metrics.stream_request_ended(surface, record.outcome)
         self._balancer.objectives.ended(record, now_s)
         self.access_log.ended(record, request, now_s)
+        self._generations.ended(record, now_s)
         record.trace.end(record, request.method, route)
         record.close()
 
@@ -552,6 +557,11 @@ class PublicApi:
     async def _forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
     ) -> web.StreamResponse:
+        if (generation := self._generations.capture_of(outgoing, record)) is not None:
+            await generation.hash_input()
+            record.generation = generation
+            # Around the guards: the log has what they let pass.
+            request = recorded(request, generation)
         guarded = None
         if outgoing.writes_text and of_stage(outgoing.guards, OUTPUT):
             stall_s = self._settings.stall_timeout_s

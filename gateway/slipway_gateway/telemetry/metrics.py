@@ -67,6 +67,8 @@ class RequestRecord(msgspec.Struct):
     stream: bool = False
     sent_bytes: int = 0  # of the response's body
     cache: str = ""  # of a route with a cache: hit, miss or bypass
+    answered_by: str = ""  # route whose server began the response; empty: none did
+    generation: Any = None  # `GenerationCapture`, where the log of generations may have it
     trace: RequestTrace = UNTRACED
     # Its tokens, and whether they are an estimate. Found when a line of the access log needs them.
     find_usage: Callable[[], tuple[Usage, bool] | None] = _no_usage
@@ -76,7 +78,7 @@ class RequestRecord(msgspec.Struct):
 
     def close(self) -> None:
         """Nothing more is read from it: it forgets its response, which has it. A cycle waits long for the collector."""
-        self.find_usage = _no_usage
+        self.find_usage, self.generation = _no_usage, None
 
     def left(self) -> None:
         """The client hung up: too early, unless it has the whole stream, after which OpenAI's clients hang up."""
@@ -297,6 +299,15 @@ class GatewayMetrics:
         self._experiments: dict[str, None] = {}
         dropped = ("inference_log_dropped_total", "Rows of the inference log that were not written")
         self._inference_log_dropped = self._counter(*dropped, ("reason",))
+        self._declare_generations()
+
+    def _declare_generations(self) -> None:
+        dropped = ("generation_log_dropped_total", "Rows of the generation log that were not written")
+        self._generations_dropped = self._counter(*dropped, ("reason",))
+        omitted = ("generation_log_omitted_total", "Prompts and responses that are not in their rows, by why")
+        self._generations_omitted = self._counter(*omitted, ("reason",))
+        deleted = ("generation_log_deleted_total", "Rows of the generation log that gateways deleted, by why")
+        self._generations_deleted = self._counter(*deleted, ("reason",))
 
     def _declare_certificates(self) -> None:
         self.internal_certificate = self._gauge(
@@ -560,6 +571,18 @@ class GatewayMetrics:
 
     def inference_log_dropped(self, reason: str, lines: int) -> None:
         self._inference_log_dropped.labels(reason).inc(lines)
+
+    def generations_dropped(self, reason: str, lines: int) -> None:
+        """Rows of the generation log were not written."""
+        self._generations_dropped.labels(reason).inc(lines)
+
+    def generation_omitted(self, reason: str) -> None:
+        """A prompt or a response that owner and tenant allow is not in its row."""
+        self._generations_omitted.labels(reason).inc()
+
+    def generations_deleted(self, reason: str, rows: int) -> None:
+        """Rows of the generation log were deleted: for their age, or the size of all."""
+        self._generations_deleted.labels(reason).inc(rows)
 
     def access_log_dropped(self, reason: str, lines: int) -> None:
         self._access_log_dropped.labels(reason).inc(lines)

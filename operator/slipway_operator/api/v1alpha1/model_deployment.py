@@ -55,6 +55,18 @@ class InferenceLogSpec(ApiType):
     contentCapture InferenceLog or All."""
 
 
+class GenerationLogSpec(ApiType):
+    """Which requests for text gateways write to the generation log, if their administrator gave them a database for it
+    (--generation-log-url) and the Tenant of the request allows it (spec.generationLog). Of requests without a Tenant
+    nothing is written. A change restarts nothing."""
+
+    percentage: Annotated[Int32, Field(ge=0, le=100)] = 100
+    """Percent of the requests, chosen by chance."""
+    contents: Literal["None", "Full"] = "None"
+    """Full: prompts and responses too, encrypted, and not only times, tokens, lengths and hashes. Only of requests of
+    Tenants with generationLog Full."""
+
+
 @implied_defaults()
 class LoadBalancing(ApiType):
     """Choice of a pod among those of the revision that the weights gave a request."""
@@ -162,6 +174,7 @@ class TrafficSpec(ApiType):
     """Headers with client credentials that gateways forward to the pods. Default is none, because whoever runs the pods
     could use the credentials. With cookie, clients also get the cookies that pods set. A change restarts nothing."""
     inference_log: InferenceLogSpec | None = None
+    generation_log: GenerationLogSpec | None = None
     load_balancing: LoadBalancing | None = None
     fallback: Annotated[tuple[FallbackTarget, ...], Field(max_length=4), ListMap("name")] = ()
     """What answers requests for text in place of this ModelDeployment, in this order: when it has no ready pod, when

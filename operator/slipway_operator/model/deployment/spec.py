@@ -17,7 +17,7 @@ from slipway_contracts.resilience import (
     RetryBudget,
     external_target,
 )
-from slipway_contracts.route_table import LONGEST_TTL_S, InferenceLogSample, ResponseCache
+from slipway_contracts.route_table import LONGEST_TTL_S, GenerationLogSample, InferenceLogSample, ResponseCache
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1 import strategy as strategies
 from slipway_operator.api.v1alpha1.hooks import Webhook
@@ -25,6 +25,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     CircuitBreakerSpec,
     DegradationSpec,
     Drain,
+    GenerationLogSpec,
     InferenceLogSpec,
     ModelDeploymentSpec,
     ResponseCacheSpec,
@@ -82,6 +83,7 @@ class Spec:
     autoscaling: Autoscaling | None = None
     forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
     inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
+    generation_log: GenerationLogSample | None = None  # the same of requests for text
     prefix_affinity: bool = False  # gateways prefer pods that have seen the beginning of a prompt
     fallback: tuple[str, ...] = ()  # names of ModelDeployments of the namespace that answer in place of this one
     first_byte_s: int | None = None  # after so long without a first byte too
@@ -137,6 +139,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         autoscaling=autoscaling_of(spec.autoscaling),
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
         inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
+        generation_log=_generation_log(spec.traffic.generation_log) if spec.traffic else None,
         prefix_affinity=_has_prefix_affinity(spec.traffic),
         fallback=tuple(target.name for target in spec.traffic.fallback) if spec.traffic else (),
         first_byte_s=spec.traffic.first_byte_timeout_seconds if spec.traffic else None,
@@ -202,6 +205,12 @@ def _inference_log(written: InferenceLogSpec | None) -> InferenceLogSample | Non
     if written is None or not written.percentage:
         return None
     return InferenceLogSample(written.percentage, True if written.contents == "Full" else None)
+
+
+def _generation_log(written: GenerationLogSpec | None) -> GenerationLogSample | None:
+    if written is None or not written.percentage:
+        return None
+    return GenerationLogSample(written.percentage, True if written.contents == "Full" else None)
 
 
 def _invalid(error: Exception) -> Invalid:

@@ -41,6 +41,7 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     table = replace(table, first_byte_seconds=first_byte_s, cache=at.spec.cache, external=at.spec.external)
     table = replace(table, circuit_breaker=at.spec.circuit_breaker, retry_budget=at.spec.retry_budget)
     table = replace(table, degradation=at.spec.degradation, guards=at.spec.guards)
+    table = replace(table, generation_log=at.spec.generation_log)
     templates = _templates(course, at)
     feedback = any(spec.compares_feedback for spec in templates) or None
     predictions = any(spec.compares_predictions for spec in templates) or None
