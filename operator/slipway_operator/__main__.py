@@ -170,7 +170,7 @@ async def _serve(process: Process, components: tuple[Component, ...]) -> int:
         tasks.start("resync", resync, OnFailure.EXIT)
         tasks.start("cache", partial(cache.run, client, queue.add), OnFailure.EXIT)
         start_tasks(components, tasks)
-        for key in cache.deployments():
+        for key in cache.subjects():
             queue.add(key)
         listed.set()
         tasks.start("lease", process.lease.run, OnFailure.EXIT)

@@ -5,6 +5,7 @@ from typing import Any
 
 from slipway_operator.api.inputs.model import HUB_TOKEN
 from slipway_operator.api.objects import Json
+from slipway_operator.manifests.adapters import loader
 from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
 from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
@@ -90,6 +91,7 @@ def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dic
     pod = model_image.mounted(_pod_spec(snapshot, selector, profile_of(snapshot)), snapshot)
     pod = model_cache.cached(pod, owner, snapshot)
     pod = bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
+    pod = loader.with_loader(pod, owner, snapshot)
     return certificate.secured(pod) if snapshot.tls else pod
 
 
