@@ -30,7 +30,7 @@ from slipway_operator.kube.reading import pod_trouble
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import CONFIG_MAPS, PODS
 from slipway_operator.kube.subjects import is_adapter
-from slipway_operator.manifests.adapters.entries import Chosen, adapter_file, chosen
+from slipway_operator.manifests.adapter_file import Chosen, adapter_file, chosen
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.shared_file import shared_file
 from slipway_operator.model import labels
