@@ -48,6 +48,7 @@ AWAITED_S = 1.0  # until the first look has ended, as a rule
 APPLY_AGAIN_S = 240.0  # manual changes are reverted within this time
 CONCURRENCY, OF_A_NAMESPACE = 16, 8
 REPORTS_S = 6.0  # for all pods of a ModelDeployment; those that were not read by then count as silent in this look
+KEPT_S = 15.0
 NO_ROLLOUT = ("", State.ABORTED, State.ABORTING)
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class _Base:
 
     marks: refreshing.Marks = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)  # pods that did not answer in the last look
-    last: dict[str, AdapterPod] = field(default_factory=dict)  # last answer of each ready pod
+    last: dict[str, tuple[AdapterPod, float]] = field(default_factory=dict)  # last answer of each ready pod, and when
 
 
 class AdapterRunner(Component):
@@ -195,7 +196,7 @@ class AdapterRunner(Component):
     async def _reports(self, known: _Base, namespace: str, pods: Sequence[Object]) -> dict[str, AdapterPod]:
         """What these pods report within REPORTS_S, by uid. Those that were silent in the last look are read last.
 
-        Of a pod that is silent once the last report counts; of one that is silent twice, nothing is known.
+        Of a pod that is silent its last report counts for KEPT_S: its readiness is the kubelet's to decide.
         """
         order = sorted(pods, key=lambda pod: (_uid(pod) in known.silent, random.random()))
         tasks = {_uid(pod): asyncio.create_task(self._report(namespace, pod)) for pod in order}
@@ -208,10 +209,11 @@ class AdapterRunner(Component):
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
         reports = {_uid(pod): found.get(_uid(pod), _silent(pod)) for pod in pods}
-        silent = {uid for uid, pod in reports.items() if pod.states is None}
-        kept = {uid: known.last[uid] for uid in silent - known.silent if uid in known.last}
-        known.silent, known.last = silent, {uid: pod for uid, pod in reports.items() if pod.states is not None}
-        return {uid: kept.get(uid, pod) for uid, pod in reports.items()}
+        now_s = time.monotonic()
+        fresh = {uid: (pod, now_s) for uid, pod in reports.items() if pod.states is not None}
+        kept = {uid: last for uid, last in known.last.items() if uid in reports and now_s - last[1] < KEPT_S}
+        known.silent, known.last = reports.keys() - fresh.keys(), kept | fresh
+        return {uid: known.last[uid][0] if uid in known.last else pod for uid, pod in reports.items()}
 
     async def _report(self, namespace: str, pod: Object) -> AdapterPod:
         async with self._turns.turn(namespace):

@@ -5,6 +5,7 @@ import aiohttp
 import pytest
 
 from devcluster.ports import reserve_port
+from slipway_operator.adapters import runner
 from slipway_operator.kube.resources import (
     ANALYSIS_RUNS,
     CONTROLLER_REVISIONS,
@@ -147,12 +148,16 @@ async def test_an_adapter_waits_while_its_base_rolls_out_and_holds_one_that_cann
     await running.cleanup()
 
 
-async def test_a_pod_that_is_silent_once_changes_nothing(world):
+async def test_pods_that_are_silent_for_a_moment_change_nothing(world, monkeypatch):
     first = await first_serves(world)
     world.pods[0].silent = world.pods[1].silent = True
-    await world.step()
+    for _ in range(3):
+        await world.step()
     now = await world.until("support.adapter", lambda now: now)
     assert now["phase"] == "Healthy" and now["stableRevision"] == first["stableRevision"]
+    monkeypatch.setattr(runner, "KEPT_S", 0.0)
+    now = await world.until("support.adapter", lambda now: now["phase"] != "Healthy")
+    assert now["traffic"] == first["traffic"], "gateways know better which pods have it"
 
 
 async def test_a_base_that_is_missing_or_has_no_room_is_named(world):
@@ -168,7 +173,7 @@ async def test_a_base_that_is_missing_or_has_no_room_is_named(world):
 
 async def test_an_analysis_of_pairs_compares_both_versions_on_the_same_pods(world):
     await first_serves(world)
-    steps = [{"analysis": {"templates": [{"templateName": "llm-default"}], "twinShadow": {}}}, {"setWeight": 50}]
+    steps = [{"analysis": {"templates": [{"templateName": "llm-release"}], "twinShadow": {}}}, {"setWeight": 50}]
     await edit(world, model={"uri": "https://files.example.com/v2.tar"}, strategy={"canary": {"steps": steps}})
     now = await world.until("support.adapter", lambda now: (now.get("traffic") or {}).get("twinShadow"))
     shadow = now["traffic"]["twinShadow"]
