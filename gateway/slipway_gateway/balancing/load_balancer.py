@@ -5,13 +5,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from slipway_contracts.gateway_report import RevisionReport, RouteReport
+from slipway_contracts.resilience import ExternalTarget
 from slipway_contracts.route_table import MirrorRoute
 
 from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import MAX_ENTRIES, GenerationSamples
 from ..routing.mirroring import choose_mirror
 from ..routing.router import RouteEndpoint, assign_revision, pick, pick_in_revision
-from ..routing.table import Route, RouteTable, equivalent_revisions
+from ..routing.table import Route, RouteTable, equivalent_revisions, namespace_of
 from ..telemetry.metrics import GatewayMetrics
 from .accuracy import Accuracy
 from .activity import ActivityTracker, RouteActivity
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
     from ..fast_lane.lane import FastLane
 
 
+KeyProblems = Callable[[str, tuple[ExternalTarget, ...]], tuple[str, ...]]  # of a namespace; a sentence each
+
+
+def _no_problems(namespace: str, targets: tuple[ExternalTarget, ...]) -> tuple[str, ...]:
+    return ()
+
+
 class LoadBalancer:
     """Joins the published table with the live state of its routes.
 
@@ -64,6 +72,7 @@ class LoadBalancer:
         self._clock = clock
         self.published = PublishedTable()
         self._lane: FastLane | None = None
+        self.key_problems: KeyProblems = _no_problems
         self.failsafe = FailsafeState(metrics, failsafe or FailsafeSettings(), clock)
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
@@ -365,4 +374,5 @@ class LoadBalancer:
             self.objectives.report(route),
             self._lane.recounter.differing(route.name) if self._lane else (),
             self.accuracy.report(route),
+            self.key_problems(namespace_of(route.name), route.external),
         )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slipway_contracts.adapters import AdapterEntry, AdapterFile, AdapterSource
+from slipway_contracts.adapters import AdapterEntry, AdapterFile
+from slipway_contracts.fetch_source import FetchSource
 from slipway_operator.model.adapter_views import MAX_ROLLOUTS, MAX_SERVED, AdapterRevision
 
 
@@ -47,7 +48,7 @@ def adapter_file(listed: Sequence[AdapterRevision]) -> str:
 def _entry(revision: AdapterRevision) -> AdapterEntry:
     snapshot, model = revision.snapshot, revision.snapshot.inputs.model
     store = model.object_store
-    source = AdapterSource(
+    source = FetchSource(
         uri=model.uri,
         revision=model.revision or "",
         endpoint=store.endpoint or "",
