@@ -30,7 +30,7 @@ from slipway_operator.kube.reading import pod_trouble
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import CONFIG_MAPS, PODS
 from slipway_operator.kube.subjects import is_adapter
-from slipway_operator.manifests.adapter_file import Chosen, adapter_file, chosen
+from slipway_operator.manifests.adapter_file import AdapterSelection, adapter_file, chosen
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.shared_file import shared_file
 from slipway_operator.model import labels
@@ -164,7 +164,7 @@ class AdapterRunner(Component):
         self._files = {name: item for name, item in self._files.items() if name in by_namespace}
         return troubles
 
-    async def _view(self, key: ObjectKey, obj: Object, file: Chosen, text: str, trouble: str) -> BaseView:
+    async def _view(self, key: ObjectKey, obj: Object, file: AdapterSelection, text: str, trouble: str) -> BaseView:
         known, status = self._bases[key], obj.get("status") or {}
         pods = [pod for pod in self._cache.children(key)[PODS] if _is_ready(pod)]
         reports = await self._reports(known, key[0], pods)
@@ -182,7 +182,7 @@ class AdapterRunner(Component):
         )
 
     async def _refresh(
-        self, known: _Base, pods: Sequence[Object], reports: Mapping[str, AdapterPod], file: Chosen, text: str
+        self, known: _Base, pods: Sequence[Object], reports: Mapping[str, AdapterPod], file: AdapterSelection, text: str
     ) -> None:
         """Annotate pods, so that kubelets write the file now."""
         now_s = time.monotonic()

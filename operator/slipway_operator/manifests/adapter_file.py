@@ -11,7 +11,7 @@ from slipway_operator.model.adapter_views import MAX_ROLLOUTS, MAX_SERVED, Adapt
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class AdapterSelection:
     """What the file lists, and which ModelAdapters it leaves out."""
 
     listed: tuple[AdapterRevision, ...] = ()
@@ -19,7 +19,7 @@ class Chosen:
     waiting: frozenset[str] = frozenset()  # they are listed, and the version that they roll out is not
 
 
-def chosen(revisions: Iterable[AdapterRevision]) -> Chosen:
+def chosen(revisions: Iterable[AdapterRevision]) -> AdapterSelection:
     """Return the revisions that become entries.
 
     They are those of the MAX_SERVED oldest ModelAdapters; of rollouts the MAX_ROLLOUTS that began first take part.
@@ -36,7 +36,7 @@ def chosen(revisions: Iterable[AdapterRevision]) -> Chosen:
         if revision.adapter in served and not (revision.begun and revision.adapter in waiting):
             # Two ModelAdapters with the same name and model are the same entry.
             listed.setdefault((revision.snapshot.inputs.model.name, revision.snapshot.revision), revision)
-    return Chosen(tuple(listed.values()), beyond, waiting)
+    return AdapterSelection(tuple(listed.values()), beyond, waiting)
 
 
 def adapter_file(listed: Sequence[AdapterRevision]) -> str:

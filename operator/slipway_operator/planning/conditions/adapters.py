@@ -9,7 +9,7 @@ from slipway_operator.planning.conditions.condition_type import ConditionFacts, 
 def _held(before: Condition | None, now: Condition | None) -> Event | None:
     """An Event when the condition becomes False, or gets another reason."""
     is_new = now is not None and (before is None or before.reason != now.reason)
-    return Event("Normal", "RolloutHeld", f"{now.reason}: {now.message}") if now and is_new else None
+    return Event("Warning", "RolloutHeld", f"{now.reason}: {now.message}") if now and is_new else None
 
 
 def _not_loaded(before: Condition | None, now: Condition | None) -> Event | None:
@@ -18,7 +18,7 @@ def _not_loaded(before: Condition | None, now: Condition | None) -> Event | None
     return Event("Warning", "AdaptersNotLoaded", now.message) if now and is_new else None
 
 
-@condition_type("DeploymentAvailable", rank=68, event=_held)
+@condition_type("DeploymentAvailable", rank=69, event=_held)
 def deployment_available(facts: ConditionFacts) -> ConditionState | None:
     """False while the ModelDeployment of an adapter lets it not roll out; else nothing."""
     hold, at = facts.at.observed.hold, facts.at
@@ -29,7 +29,7 @@ def deployment_available(facts: ConditionFacts) -> ConditionState | None:
     return ConditionState(False, hold.reason, hold.message)
 
 
-@condition_type("AdaptersLoaded", rank=67, event=_not_loaded)
+@condition_type("AdaptersLoaded", rank=66, event=_not_loaded)
 def adapters_loaded(facts: ConditionFacts) -> ConditionState | None:
     """False while the new revision of a ModelDeployment cannot load adapters that the stable one serves."""
     hold = facts.at.observed.hold
