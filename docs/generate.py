@@ -22,6 +22,7 @@ from slipway_operator.api.pools.model_pool import ModelPool
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.experiment import Experiment
+from slipway_operator.api.v1alpha1.model_adapter import ModelAdapter
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.model_route import ModelRoute
 from slipway_operator.api.v1alpha1.tenant import Tenant
@@ -32,6 +33,7 @@ CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
 RUN_CRD = CRD.with_name("analysisruns.yaml")
 TENANT_CRD = CRD.with_name("tenants.yaml")
+ADAPTER_CRD = CRD.with_name("modeladapters.yaml")
 POOL_CRD = CRD.with_name("modelpools.yaml")
 ROUTE_CRD = CRD.with_name("modelroutes.yaml")
 EXPERIMENT_CRD = CRD.with_name("experiments.yaml")
@@ -84,6 +86,14 @@ _EXPERIMENT_HEADER = """
 Generated from the API types, as `crds/` is. [Experiments](experiments.md) explains how they are used.
 """
 
+_ADAPTER_HEADER = """
+# ModelAdapter reference
+
+Generated from the API types, as `crds/` is. [LoRA adapters](adapters.md) explains how they are used. The status has the
+fields of a [ModelDeployment's](#status); of pods it has what concerns the adapter: 1 replica, which is ready when it is
+loaded.
+"""
+
 _POOL_HEADER = """
 # ModelPool reference
 
@@ -112,6 +122,7 @@ def outputs() -> dict[Path, str]:
     others += other_reference(crd.manifest(ModelRoute), _ROUTE_HEADER)
     others += other_reference(crd.manifest(Experiment), _EXPERIMENT_HEADER, parts=("spec", "status"))
     others += other_reference(crd.manifest(ModelPool), _POOL_HEADER)
+    others += other_reference(crd.manifest(ModelAdapter), _ADAPTER_HEADER)
     others += other_reference(crd.manifest(AnalysisRun), _RUN_HEADER, parts=("spec", "status"))
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
@@ -135,6 +146,8 @@ def outputs() -> dict[Path, str]:
         CHART_CRDS / TEMPLATE_CRD.name: crd.text(AnalysisTemplate),
         RUN_CRD: crd.text(AnalysisRun),
         CHART_CRDS / RUN_CRD.name: crd.text(AnalysisRun),
+        ADAPTER_CRD: crd.text(ModelAdapter),
+        CHART_CRDS / ADAPTER_CRD.name: crd.text(ModelAdapter),
         POOL_CRD: crd.text(ModelPool),
         CHART_CRDS / POOL_CRD.name: crd.text(ModelPool),
         ROUTE_CRD: crd.text(ModelRoute),

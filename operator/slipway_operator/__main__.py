@@ -21,7 +21,7 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.assembly import Process, certificates_of, components_of, gateways_of, keys_of, planning_of
 from slipway_operator.component import Component, close_all, start_tasks
 from slipway_operator.fetching.reader import new_session
-from slipway_operator.kube import auth
+from slipway_operator.kube import auth, subjects
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Refused, Unavailable
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, LeaseTerms
@@ -30,7 +30,7 @@ from slipway_operator.kube.reading.calls import Calls
 from slipway_operator.kube.reading.nodes import Nodes
 from slipway_operator.kube.reading.objects import ObjectReader
 from slipway_operator.kube.reading.observe import Observer
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, NODES
+from slipway_operator.kube.resources import NODES
 from slipway_operator.outbound.inside import open_inside
 from slipway_operator.queue import WorkQueue, work
 from slipway_operator.reconcile import Reconciler
@@ -89,7 +89,7 @@ async def _explain(command: Command) -> int:
     now, settings = datetime.now(UTC), command.settings
     async with Client(await _configuration(settings)) as client, aiohttp.ClientSession() as session:
         try:
-            obj = await client.get(MODEL_DEPLOYMENTS, command.namespace, command.target)
+            obj = await subjects.read(client, (command.namespace, command.target))
             settings = _as_operator_of(obj, settings)
             gateways, planning = gateways_of(settings, client, session), planning_of(settings)
             found = await explain.from_cluster(client, gateways, obj, planning, now)
@@ -170,7 +170,7 @@ async def _serve(process: Process, components: tuple[Component, ...]) -> int:
         tasks.start("resync", resync, OnFailure.EXIT)
         tasks.start("cache", partial(cache.run, client, queue.add), OnFailure.EXIT)
         start_tasks(components, tasks)
-        for key in cache.deployments():
+        for key in cache.subjects():
             queue.add(key)
         listed.set()
         tasks.start("lease", process.lease.run, OnFailure.EXIT)

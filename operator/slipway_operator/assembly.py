@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from slipway_operator.adapters.runner import AdapterRunner
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.audit.runner import AuditRunner
 from slipway_operator.audit.trail import Trail
@@ -64,8 +65,8 @@ class Process:
     certificates: Certificates | None  # of pods with TLS; None where the release has no authority
 
     def look_at_all(self) -> None:
-        """Queue all ModelDeployments, spread over SPREAD_S."""
-        for key in self.cache.deployments():
+        """Queue all ModelDeployments and ModelAdapters, spread over SPREAD_S."""
+        for key in self.cache.subjects():
             self.queue.add_after(key, random.uniform(0.0, SPREAD_S))
 
 
@@ -80,6 +81,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
     providers = Providers(client, Dialer(settings.outbound, "analyses"))
     components = (
         _pools(process),
+        AdapterRunner(client, process.cache, process.session, process.lease.held, wake),
         Pins(client),
         RunHistory(client),
         NetworkPolicies(client, settings.network_policy) if settings.network_policy else None,

@@ -1,13 +1,15 @@
-"""`slipway-operator explain`: shows the plan of one ModelDeployment, and executes nothing."""
+"""`slipway-operator explain`: shows the plan of one ModelDeployment or ModelAdapter, and executes nothing."""
 
 import json
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from slipway_contracts import adapters
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_contracts.api.times import format_time, parse_time
 from slipway_contracts.api.writing import to_json
@@ -19,12 +21,14 @@ from slipway_operator.kube.ownership import is_controlled_by
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.reading.observe import Observer
-from slipway_operator.kube.resources import MODEL_POOLS, STATEFUL_SETS
+from slipway_operator.kube.resources import MODEL_ADAPTERS, MODEL_DEPLOYMENTS, MODEL_POOLS, STATEFUL_SETS
+from slipway_operator.kube.subjects import as_subject
 from slipway_operator.kube.writing.analysis_runs import AnalysisRuns
 from slipway_operator.manifests.pools import stateful_set
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
-from slipway_operator.model.deployment.spec import parse
+from slipway_operator.model.deployment.adapter_spec import base_of, parse_adapter
+from slipway_operator.model.deployment.spec import Invalid, Spec, parse
 from slipway_operator.planning import pools as planning
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import explain
@@ -35,7 +39,7 @@ _UNAPPLIED = {"namespace": "default", "uid": "00000000-0000-0000-0000-0000000000
 
 
 class NotExplainable(Exception):
-    """The file holds neither a ModelDeployment nor output of `explain`."""
+    """The file holds neither a ModelDeployment, nor a ModelAdapter with its own, nor output of `explain`."""
 
 
 def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
@@ -50,11 +54,20 @@ def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
         raise NotExplainable(f"{path} cannot be read: {error}") from error
     for document in documents:
         if isinstance(document, dict) and "object" in document:
-            return _explained(document["object"], _observed(path, document), settings, parse_time(document["now"]))
-        if isinstance(document, dict) and document.get("kind") == labels.KIND:
+            earlier = _observed(path, document), settings, parse_time(document["now"])
+            return _explained(document["object"], *earlier, document.get("base"))
+        if isinstance(document, dict) and document.get("kind") in (labels.KIND, adapters.KIND):
             obj = {**document, "metadata": {**_UNAPPLIED, **document["metadata"]}}
-            return _explained(obj, Observed(), settings, now)
+            resource = MODEL_ADAPTERS if document["kind"] == adapters.KIND else MODEL_DEPLOYMENTS
+            subject = as_subject(resource, obj)
+            return _explained(subject, Observed(), settings, now, _base_in(documents, subject))
     raise NotExplainable(f"{path} holds no {labels.KIND}")
+
+
+def _base_in(documents: list[Any], obj: Object) -> Object | None:
+    """The ModelDeployment of a ModelAdapter, where the same file has it."""
+    named = (item for item in documents if isinstance(item, dict) and item.get("kind") == labels.KIND)
+    return next((item for item in named if item["metadata"].get("name") == base_of(obj)), None)
 
 
 def _observed(path: Path, document: Object) -> Observed:
@@ -67,18 +80,35 @@ def _observed(path: Path, document: Object) -> Observed:
 async def from_cluster(
     client: Client, gateways: Gateways, obj: Object, settings: PlanSettings, now: datetime
 ) -> Object:
-    """Explain a ModelDeployment of the cluster, with its current children."""
+    """Explain a ModelDeployment of the cluster, with its current children; or a ModelAdapter as of `kube.subjects`.
+
+    What pods report of adapters is not read: its revisions have the readiness that the status has.
+    """
     obj["metadata"].pop("managedFields", None)
-    children = await ObjectCache().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
-    observed = await Observer(client, gateways).observe(obj, parse(obj), children)
+    namespace, base = obj["metadata"]["namespace"], None
+    if name := base_of(obj):
+        with suppress(NotFound):
+            base = await client.get(MODEL_DEPLOYMENTS, namespace, name)
+    children = await ObjectCache().read(client, (namespace, obj["metadata"]["name"]))
+    observed = await Observer(client, gateways).observe(obj, _spec(obj, base), children)
     observed = replace(observed, analysis_runs=await AnalysisRuns(client).read(obj))
+    if name:
+        return _explained(obj, _as_in_status(obj, observed), settings, now, base)
     if not serving.has_members(observed):
         return _explained(obj, observed, settings, now)
-    namespace, stable = obj["metadata"]["namespace"], (obj.get("status") or {}).get("stableRevision")
+    stable = (obj.get("status") or {}).get("stableRevision")
     statuses = await _pools(client, namespace)
     views = {(namespace, name): planning.view_of(status, uid) for name, (status, uid) in statuses.items()}
     explained = _explained(obj, serving.served(observed, namespace, views, stable), settings, now)
     return explained | {"pools": {name: to_json(_own(status, obj)) for name, (status, _) in statuses.items()}}
+
+
+def _as_in_status(obj: Object, observed: Observed) -> Observed:
+    """The revisions of an adapter with the readiness in the status."""
+    listed = (obj.get("status") or {}).get("revisions") or ()
+    ready = {item.get("revision"): int(item.get("ready") or 0) for item in listed}
+    workloads = {name: replace(item, ready=ready.get(name, 0)) for name, item in observed.workloads.items()}
+    return replace(observed, workloads=workloads)
 
 
 async def _pools(client: Client, namespace: str) -> dict[str, tuple[ModelPoolStatus, str]]:
@@ -104,6 +134,13 @@ def to_text(explained: Object) -> str:
     return json.dumps(explained, indent=2)
 
 
-def _explained(obj: Object, observed: Observed, settings: PlanSettings, now: datetime) -> Object:
-    # The output has the object and the time, so that `from_file` can compute the rest again.
-    return {"object": obj, "now": format_time(now), **explain(obj, parse(obj), observed, settings, now)}
+def _spec(obj: Object, base: Object | None) -> Spec | Invalid:
+    return parse_adapter(obj, base) if base_of(obj) else parse(obj)
+
+
+def _explained(
+    obj: Object, observed: Observed, settings: PlanSettings, now: datetime, base: Object | None = None
+) -> Object:
+    # The output has the objects and the time, so that `from_file` can compute the rest again.
+    read = {"object": obj, "now": format_time(now), **({"base": base} if base else {})}
+    return {**read, **explain(obj, _spec(obj, base), observed, settings, now)}

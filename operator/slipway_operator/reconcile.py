@@ -20,7 +20,8 @@ from slipway_operator.kube.writing.written import WrittenStatuses
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import status
-from slipway_operator.model.deployment.spec import parse
+from slipway_operator.model.deployment.adapter_spec import base_of, parse_adapter
+from slipway_operator.model.deployment.spec import Invalid, Spec, parse
 from slipway_operator.planning.analysis.continuing import identified, uids_of
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.facts import restore
@@ -94,7 +95,12 @@ class Reconciler:
             self._leave(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
-        return await self._advance(ReconciledDeployment(key, obj, parse(obj)), failures)
+        return await self._advance(ReconciledDeployment(key, obj, await self._spec(obj)), failures)
+
+    async def _spec(self, obj: Object) -> Spec | Invalid:
+        if not (base := base_of(obj)):
+            return parse(obj)
+        return parse_adapter(obj, await self._objects.base((obj["metadata"]["namespace"], base)))
 
     async def _advance(self, deployment: ReconciledDeployment, failures: int) -> float | None:
         key, obj = deployment.key, deployment.obj

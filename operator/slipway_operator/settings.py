@@ -353,6 +353,10 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     process.add_flags(explain, OperatorSettings, shown=EXPLAINED)
-    explain.add_argument("target", metavar="FILE|NAME", help="a file with a ModelDeployment, or the name of one")
+    explain.add_argument(
+        "target",
+        metavar="FILE|NAME",
+        help="a file with a ModelDeployment, or the name of one; NAME.adapter: a ModelAdapter",
+    )
     explain.add_argument("-n", "--namespace", default="default", help="namespace of NAME (default: %(default)s)")
     return parser

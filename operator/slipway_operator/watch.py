@@ -13,7 +13,7 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
 from slipway_operator.kube.reading.autoscalers import about
-from slipway_operator.kube.reading.cache import CHILDREN, ObjectCache
+from slipway_operator.kube.reading.cache import CHILDREN, SUBJECTS, ObjectCache
 from slipway_operator.kube.reading.nodes import Nodes
 from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, NODES, Resource
 from slipway_operator.model import labels
@@ -80,7 +80,7 @@ async def resync(
         except ApiError as error:
             log.warning("resync: %s", error)
             continue
-        for key in {*cache.deployments(), *gone}:
+        for key in {*cache.subjects(), *gone}:
             # Spread over a quarter of the period, so that many ModelDeployments are no burst.
             add_after(key, random.uniform(0.0, period_s / 4))
 
@@ -100,7 +100,7 @@ async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, s
 
 
 def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.OperatorRegistry:
-    """Return the handlers: each event, of a ModelDeployment or of a child, queues the key of the ModelDeployment."""
+    """Return the handlers: each event queues the key of what is reconciled, that it is about or that has the child."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -112,21 +112,25 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
         # After a signal kopf leaves its own task behind that waits for this flag, and then waits 5 s for the task.
         stop.set()
 
-    @kopf.on.event(labels.GROUP, labels.VERSION, labels.PLURAL, registry=registry)
-    async def parent(event: kopf.RawEvent, namespace: str | None, name: str, **_: Any) -> None:
-        listeners.on_event(labels.PLURAL)
-        obj = dict(event["object"])
-        listeners.cache.on_event(MODEL_DEPLOYMENTS, event["type"], obj)
-        # A change by a user goes before the effects of earlier changes.
-        add = listeners.add if _is_answered(obj) else listeners.add_first
-        add((namespace or "", name))
-
+    for kind in SUBJECTS:
+        _on_subject(registry, kind, listeners)
     for kind in CHILDREN:
         _on_child(registry, kind, listeners)
     _on_autoscaler(registry, listeners)
     if listeners.nodes.watched:
         _on_node(registry, listeners)
     return registry
+
+
+def _on_subject(registry: kopf.OperatorRegistry, kind: Resource, listeners: Listeners) -> None:
+    @kopf.on.event(*kind.group_version, kind.plural, registry=registry)
+    async def subject(event: kopf.RawEvent, **_: Any) -> None:
+        listeners.on_event(kind.plural)
+        obj = dict(event["object"])
+        # A change by a user goes before the effects of earlier changes.
+        add = listeners.add if _is_answered(obj) else listeners.add_first
+        for key in listeners.cache.on_event(kind, event["type"], obj):
+            add(key)
 
 
 def _is_answered(obj: dict[str, Any]) -> bool:

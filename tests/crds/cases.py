@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.crds import engine_cases, pod_cases, pool_cases, source_cases
+from tests.crds import adapter_cases, engine_cases, pod_cases, pool_cases, source_cases
 from tests.crds.objects import Case, Change
 
 REVISION = "abcdefgh23"
@@ -258,6 +258,7 @@ CEL_CASES = (
     *pod_cases.CEL_CASES,
     *source_cases.CEL_CASES,
     *pool_cases.CEL_CASES,
+    *adapter_cases.CEL_CASES,
     Case(
         "placement.tolerations of Kubernetes",
         "a toleration in spec.placement names a taint of your own nodes",
@@ -918,6 +919,7 @@ SCHEMA_CASES = (
     *pod_cases.SCHEMA_CASES,
     *source_cases.SCHEMA_CASES,
     *pool_cases.SCHEMA_CASES,
+    *adapter_cases.SCHEMA_CASES,
     *(
         Case(
             f"autoscaling.objective.schedules[0].{field}",

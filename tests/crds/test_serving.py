@@ -186,6 +186,7 @@ def _apply(api: Api, document: dict):
     kinds = {
         "ModelDeployment": path("default"),
         "ModelPool": path("default", plural="modelpools"),
+        "ModelAdapter": path("default", plural="modeladapters"),
         "ModelRoute": path("default", plural="modelroutes"),
         "Experiment": path("default", plural="experiments"),
         "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",

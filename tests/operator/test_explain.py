@@ -81,3 +81,24 @@ def test_file_without_a_modeldeployment_is_refused_with_a_message(text, message,
     path.write_text(text)
     assert main(["explain", str(path)]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_an_adapter_is_explained_with_the_deployment_of_its_file_and_again(tmp_path):
+    adapter = {"deploymentRef": {"name": "chat"}, "model": {"uri": "https://h/a.tar"}}
+    documents = (
+        {"kind": "ModelAdapter", "metadata": {"name": "support"}, "spec": adapter},
+        {
+            "kind": "ModelDeployment",
+            "metadata": {"name": "chat"},
+            "spec": {"model": {"uri": "file:///m"}, "adapters": {}},
+        },
+    )
+    file = tmp_path / "adapter.yaml"
+    file.write_text("\n---\n".join(map(json.dumps, documents)))
+    explained = explain.from_file(file, SETTINGS, NOW)
+    made = [
+        item["manifest"]["metadata"]["labels"]["slipway.dev/modeldeployment"] for item in explained["plan"]["create"]
+    ]
+    assert made == ["support.adapter"] * 2, "a record and an empty ReplicaSet"
+    file.write_text(explain.to_text(explained))
+    assert explain.from_file(file, SETTINGS, datetime.now(UTC)) == explained

@@ -21,6 +21,7 @@ CRD_FILES = (
     ROOT / "crds" / "modelpools.yaml",
     ROOT / "crds" / "modelroutes.yaml",
     ROOT / "crds" / "experiments.yaml",
+    ROOT / "crds" / "modeladapters.yaml",
 )
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -228,14 +228,17 @@ class ModelCluster(WatchedWorld):
             return
         name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"][labels.REVISION]
         if manifest["kind"] == "ControllerRevision":
-            written = snapshot(manifest, "chat")
+            written = snapshot(manifest, self.name)
             assert written, "the operator can read what it writes"
             self.snapshots[revision], self.uris[revision] = written, written.inputs.model.uri
         elif manifest["kind"] == "Service":
             self.services[revision] = name
         else:
-            record = manifest["metadata"].get("annotations", {}).get(labels.RECORD, "")
-            self.pods[revision] = Pods(manifest["spec"]["replicas"], name=name, kind=manifest["kind"], record=record)
+            annotations = manifest["metadata"].get("annotations", {})
+            record, entry = annotations.get(labels.RECORD, ""), annotations.get(labels.POOL_REPLICAS)
+            assert self.adapter == (entry is not None) and not (entry and manifest["spec"]["replicas"])
+            desired = int(entry) if entry else manifest["spec"]["replicas"]
+            self.pods[revision] = Pods(desired, name=name, kind=manifest["kind"], record=record)
             self._assert_room()
 
     def _scale(self, kind: str, name: str, replicas: int) -> None:
@@ -255,7 +258,8 @@ class ModelCluster(WatchedWorld):
         self.snapshots[revision] = replace(self.snapshots[revision], history=history.parse(item.text))
 
     def _workload_named(self, kind: str, name: str) -> str:
-        return next(key for key, item in self.pods.items() if (item.kind, item.name) == (kind, name))
+        made = "ReplicaSet" if self.adapter else kind
+        return next(key for key, item in self.pods.items() if (item.kind, item.name) == (made, name))
 
     def _evict(self, pod: str) -> None:
         _, revision, number = pod.split("-")

@@ -1,4 +1,4 @@
-"""One ModelDeployment in a model of a cluster: what there is, and what the operator and a test see of it."""
+"""One ModelDeployment, or ModelAdapter, in a model of a cluster: what there is, and what operator and test see."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +16,7 @@ from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.cluster.observed import (
     Autoscaler,
     Child,
+    Hold,
     Observed,
     Pod,
     PodTrouble,
@@ -26,7 +27,7 @@ from slipway_operator.model.cluster.observed import (
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
-from slipway_operator.model.labels import what_runs
+from slipway_operator.model.labels import POOL_KIND, what_runs
 from tests.support.model_gateway import START, ModelGateway
 
 
@@ -49,6 +50,8 @@ class World:
     """What there is. The comment of a field has what a test may set."""
 
     spec: dict[str, Any]
+    adapter: bool = False  # it is a ModelAdapter, whose revisions are entries in place of pods
+    hold: Hold | None = None  # its ModelDeployment lets it not roll out
     uris: dict[str, str] = field(default_factory=dict)  # models by revision, even of one whose record is lost
     now: datetime = START
     generation: int = 1
@@ -104,9 +107,14 @@ class World:
     _due: dict[str, Question] = field(default_factory=dict)
     _measurements: dict[str, ProviderAnswer] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """Its name; of a ModelAdapter that among ModelDeployments."""
+        return "chat.adapter" if self.adapter else "chat"
+
     def obj(self) -> dict[str, Any]:
         """The ModelDeployment."""
-        metadata = {"name": "chat", "namespace": "default", "uid": "u1", "generation": self.generation}
+        metadata = {"name": self.name, "namespace": "default", "uid": "u1", "generation": self.generation}
         encoded = msgspec.json.encode({"metadata": metadata, "spec": self.spec, "status": self.status})
         return msgspec.json.decode(encoded)  # type: ignore[no-any-return]
 
@@ -179,6 +187,7 @@ class World:
             sees_drains=self.sees_drains,
             no_groups=self.no_groups,
             serves_claims=self.serves_claims,
+            hold=self.hold,
         )
 
     def fixpoint(self) -> dict[str, Any]:
@@ -198,7 +207,7 @@ class World:
     def _rebuilt(self) -> list[Snapshot]:
         """The lost records, from their copies."""
         holders = [Workload(name, 0, 0, 0, record=item.record) for name, item in self.pods.items()]
-        return rebuilt(holders, self.snapshots, "chat")
+        return rebuilt(holders, self.snapshots, self.name)
 
     def _workload(self, name: str, item: Pods) -> Workload:
         uri = self.uri(name)
@@ -207,6 +216,8 @@ class World:
         troubles = _troubles(name, fails, self.scheduling_message if waiting else None)
         pods = _pods(name, tuple(item.made), item.ready, self.restarts.get(uri, 0), self.drained_before)
         seen = Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods, name=item.name)
+        if self.adapter:
+            return replace(seen, kind=POOL_KIND, record=item.record, pods=(), unschedulable=0)
         return replace(seen, kind=item.kind, record=item.record)
 
     def _live(self) -> set[str | None]:

@@ -5,6 +5,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote, urlencode
 
 from slipway_cli.api import (
+    ADAPTERS,
     COMPONENT_LABEL,
     EXPERIMENTS,
     GROUP_VERSION,
@@ -15,6 +16,8 @@ from slipway_cli.api import (
     ROUTES,
     TENANTS,
     Json,
+    adapter_of,
+    label_of,
 )
 from slipway_cli.cluster.access import Access
 from slipway_cli.cluster.transport import USER_AGENT, ApiResponse, Transport
@@ -53,7 +56,7 @@ class ClusterClient:
         return [f"{flag}={value}" for flag, value in flags.items() if value]
 
     def deployment(self, name: str) -> Json:
-        """One ModelDeployment."""
+        """One ModelDeployment; or a ModelAdapter, where the name is modeladapter/NAME, here and in what follows."""
         return self._call("GET", self._path(name))
 
     def deployments(self, everywhere: bool) -> Json:
@@ -70,11 +73,11 @@ class ClusterClient:
 
     def pods(self, name: str) -> list[Json]:
         """The pods of a ModelDeployment."""
-        return self._items("/api/v1", "pods", labelSelector=f"{MODEL_DEPLOYMENT_LABEL}={name}")
+        return self._items("/api/v1", "pods", labelSelector=f"{MODEL_DEPLOYMENT_LABEL}={label_of(name)}")
 
     def history(self, name: str) -> list[Json]:
         """The ControllerRevisions of a ModelDeployment."""
-        selector = f"{MODEL_DEPLOYMENT_LABEL}={name}"
+        selector = f"{MODEL_DEPLOYMENT_LABEL}={label_of(name)}"
         return self._items("/apis/apps/v1", "controllerrevisions", labelSelector=selector)
 
     def events(self, uid: str) -> list[Json]:
@@ -208,6 +211,8 @@ class ClusterClient:
 
     def _path(self, name: str | None = None, everywhere: bool = False, kind: str = KIND) -> str:
         where = "" if everywhere else f"/namespaces/{quote(self.namespace, safe='')}"
+        if kind == KIND and name and (adapter := adapter_of(name)) is not None:
+            kind, name = ADAPTERS, adapter
         return f"/apis/{GROUP_VERSION}{where}/{kind}" + (f"/{quote(name, safe='')}" if name else "")
 
     def _items(self, root: str, kind: str, **query: str) -> list[Json]:
@@ -257,6 +262,9 @@ class ClusterClient:
         name = details.get("name")
         if name and details.get("kind") == TENANTS:
             return ObjectNotFound(f"there is no Tenant {name}: `slipway tenants` lists all there are")
+        if name and details.get("kind") == ADAPTERS:
+            where = f"namespace {self.namespace}"
+            return ObjectNotFound(f"there is no ModelAdapter {name} in {where}: `kubectl get madapter -A`")
         if name and details.get("kind") == POOLS:
             return ObjectNotFound(f"there is no ModelPool {name} in namespace {self.namespace}: `slipway pools -A`")
         if name and details.get("kind") == ROUTES:

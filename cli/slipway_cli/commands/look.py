@@ -42,7 +42,10 @@ T = TypeVar("T")
 @output_option("table", "json", "yaml")
 @with_cluster
 def get(cluster: ClusterClient, name: str | None, all_namespaces: bool, output: str) -> None:
-    """List ModelDeployments, or show one, with all columns of `kubectl get mdep -o wide`."""
+    """List ModelDeployments, or show one, with all columns of `kubectl get mdep -o wide`.
+
+    modeladapter/NAME is a ModelAdapter, here and in the commands that show or change a rollout.
+    """
     if name and all_namespaces:
         raise click.UsageError("give a name or -A, not both")
     if output != "table":

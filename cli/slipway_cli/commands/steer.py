@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slipway_cli.api import RESOURCE
+from slipway_cli.api import ADAPTER_RESOURCE, RESOURCE, adapter_of
 from slipway_cli.cluster.client import ClusterClient
 from slipway_cli.commands.options import name_argument, output_option, print_data, with_cluster
 from slipway_cli.errors import CommandError
@@ -98,4 +98,6 @@ def _steer(
 def _kubectl(cluster: ClusterClient, name: str, patch: dict[str, Any]) -> str:
     text = json.dumps(patch, separators=(",", ":"))
     where = ["-n", cluster.namespace, *cluster.flags]
-    return shlex.join(["kubectl", "patch", RESOURCE, name, *where, "--type=merge", "-p", text])
+    adapter = adapter_of(name)
+    about = (RESOURCE, name) if adapter is None else (ADAPTER_RESOURCE, adapter)
+    return shlex.join(["kubectl", "patch", *about, *where, "--type=merge", "-p", text])

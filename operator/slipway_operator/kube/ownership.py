@@ -24,7 +24,7 @@ def foreign_controller(item: Object, obj: Object) -> str:
     if found is None or found.get("uid") == metadata["uid"]:
         return ""
     group = str(found.get("apiVersion", "")).partition("/")[0]
-    if (group, found.get("kind"), found.get("name")) == (labels.GROUP, labels.KIND, metadata["name"]):
+    if (group, found.get("kind"), found.get("name")) == (labels.GROUP, *labels.object_of(metadata["name"])):
         return ""
     return f"{found.get('kind')} {found.get('name')}"
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from slipway_contracts import adapters
 from slipway_contracts.experiments import spec as experiments
 from slipway_contracts.model_routes import spec as model_routes
 from slipway_operator.model import labels
@@ -31,6 +32,7 @@ class Resource:
 
 
 MODEL_DEPLOYMENTS = Resource(labels.API_VERSION, labels.KIND, labels.PLURAL)
+MODEL_ADAPTERS = Resource(labels.API_VERSION, adapters.KIND, adapters.PLURAL)
 ANALYSIS_RUNS = Resource(labels.API_VERSION, "AnalysisRun", "analysisruns")
 ANALYSIS_TEMPLATES = Resource(labels.API_VERSION, "AnalysisTemplate", "analysistemplates")
 MODEL_POOLS = Resource(labels.API_VERSION, labels.POOL_KIND, "modelpools")

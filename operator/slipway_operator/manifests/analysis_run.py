@@ -44,6 +44,7 @@ def analysis_run(owner: Owner, name: str, run: RunStatus) -> Json:
         RunTooLarge: when it has more than MOST_BYTES even without its history.
     """
     outcome = str(run.verdict.outcome) if run.verdict else "None"
+    kind, subject = labels.object_of(owner.name)
     body = {
         "apiVersion": labels.API_VERSION,
         "kind": KIND,
@@ -60,8 +61,8 @@ def analysis_run(owner: Owner, name: str, run: RunStatus) -> Json:
         "spec": {
             "subjectRef": {
                 "apiVersion": labels.API_VERSION,
-                "kind": labels.KIND,
-                "name": owner.name,
+                "kind": kind,
+                "name": subject,
                 "uid": owner.uid,
             }
         },

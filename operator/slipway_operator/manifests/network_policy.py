@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from slipway_contracts.adapters import ADAPTERS_PORT
 from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
@@ -26,6 +27,8 @@ class NetworkPolicySettings:
 def network_policy(owner: Owner, settings: NetworkPolicySettings, *, grouped: bool = False) -> dict[str, Any]:
     """Return a policy that admits gateways, the operator and `metrics_peers` to the port of API and `/metrics`.
 
+    Gateways and the operator also read which adapters a pod has, on a port that only pods with spec.adapters open.
+
     `grouped`: pods of groups also reach each other on any port, because engines choose ports when they start.
 
     Probes come from the node's kubelet, which network plugins admit to pods of their own node. Egress stays open,
@@ -40,6 +43,7 @@ def network_policy(owner: Owner, settings: NetworkPolicySettings, *, grouped: bo
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": _peers(settings), "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]},
+                {"from": _release(settings), "ports": [{"port": ADAPTERS_PORT, "protocol": "TCP"}]},
                 *([{"from": [_pods_of_groups(owner)]}] if grouped else ()),
             ],
         },
@@ -62,7 +66,11 @@ def pool_policy(metadata: dict[str, Any], pool: str, settings: NetworkPolicySett
 
 def _peers(settings: NetworkPolicySettings) -> list[Peer]:
     monitoring = [_as_in_release(peer, settings) for peer in settings.metrics_peers]
-    return [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR), *monitoring]
+    return [*_release(settings), *monitoring]
+
+
+def _release(settings: NetworkPolicySettings) -> list[Peer]:
+    return [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR)]
 
 
 def _pods_of_groups(owner: Owner) -> Peer:

@@ -9,7 +9,7 @@ from slipway_operator.model import labels
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Identity of a ModelDeployment."""
+    """Identity of a ModelDeployment, or of a ModelAdapter: `name` is then its name among ModelDeployments."""
 
     name: str
     namespace: str
@@ -46,10 +46,11 @@ class Owner:
 
     def reference(self) -> dict[str, Any]:
         """The ownerReference of a child."""
+        kind, name = labels.object_of(self.name)
         return {
             "apiVersion": labels.API_VERSION,
-            "kind": labels.KIND,
-            "name": self.name,
+            "kind": kind,
+            "name": name,
             "uid": self.uid,
             "controller": True,
             "blockOwnerDeletion": True,

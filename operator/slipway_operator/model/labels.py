@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from slipway_contracts import adapters
+
 GROUP = "slipway.dev"
 VERSION = "v1alpha1"
 KIND = "ModelDeployment"
@@ -21,8 +23,8 @@ ANALYSIS_OUTCOME = f"{GROUP}/analysis-outcome"  # label of AnalysisRuns: Pass, F
 
 MODEL_POOL = f"{GROUP}/modelpool"  # label of the objects of a ModelPool
 POOL_REPLICAS = f"{GROUP}/pool-replicas"  # annotation of a pool member's ReplicaSet: 1 if it is an entry
-POOL_ENTRIES = f"{GROUP}/pool-entries"  # annotation of a pool's pod: marks the newest file of entries
-POOL_KIND = "ModelPool"
+POOL_ENTRIES = f"{GROUP}/pool-entries"  # annotation of a pod: marks the newest file of entries, or of adapters
+POOL_KIND = "ModelPool"  # of a workload too: its revision has no pods, a pool or another ModelDeployment serves it
 POOL_REVISION = "pool"  # value of the label REVISION on pods of a pool, which serve many revisions
 
 SERVER = "server"  # component label of objects of a revision
@@ -35,6 +37,12 @@ GROUP_SET, GROUP_INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.si
 
 _REVISION_LENGTH = 10  # characters; a collision suffix replaces the end, because Service names have at most 63
 _BASELINE = "-baseline"  # suffix of the label REVISION of baseline pods, with which a canary is compared
+
+
+def object_of(name: str) -> tuple[str, str]:
+    """Return kind and metadata.name of what has this name among ModelDeployments: see `adapters.subject_name`."""
+    adapter = adapters.adapter_of(name)
+    return (KIND, name) if adapter is None else (adapters.KIND, adapter)
 
 
 def child_labels(name: str, revision: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSetti
             continue
         # LeaderWorkerSet makes a Service of its own, of the same name, by which the pods of a group find each other.
         lacks_service = name not in at.observed.services or name in at.observed.astray
-        if lacks_service and not snapshot.is_grouped and not snapshot.inputs.pool:
+        if lacks_service and not snapshot.is_grouped and snapshot.inputs.has_pods:
             manifests.append(headless_service(owner, name, tls=snapshot.tls))
         if at.workload(name) is None:
             manifests.append(workload(owner, snapshot, decided.desired[name]))

@@ -31,6 +31,7 @@ def message(course: Course, at: Situation, sizes: Sizes) -> str:
         references.sentence(at.missing),
         "held by spec.paused; " if at.spec.paused and course.rollout else "",
         error_budget.sentence(course, at),
+        f"held: {at.observed.hold.message}; " if at.observed.hold and course.rollout else "",
         sentence(course, at, sizes),
         _mirrored(at),
         _rolled_back(course, at),

@@ -38,10 +38,12 @@ from slipway_operator.kube.resources import (
     Resource,
 )
 from slipway_operator.kube.secrets.certificates import Certificates
+from slipway_operator.kube.subjects import is_adapter
 from slipway_operator.manifests.network_policy import NetworkPolicySettings, pool_policy
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pools import entries, stateful_set
 from slipway_operator.manifests.pools.entries import PoolMemberRevision
+from slipway_operator.manifests.shared_file import shared_file
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.pool_views import EntryState, PoolPod, PoolView
@@ -138,6 +140,8 @@ class PoolRunner(Component):
 
     def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
         """Return the observed state in which members have the readiness and troubles that their pools give."""
+        if is_adapter(deployment.key[1]):
+            return observed
         if self.views is None and serving.has_members(observed):
             raise NotYet(AWAITED_S)  # else their pods would look as if they were gone
         stable = (deployment.obj.get("status") or {}).get("stableRevision")
@@ -235,7 +239,7 @@ class PoolRunner(Component):
         marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: "pool"}
         for namespace, of_pools in by_namespace.items():
             owners = [one for one in pools if one.namespace == namespace]
-            manifest = entries.config_map(namespace, of_pools, marks, owners)
+            manifest = shared_file(entries.CONFIG_MAP, labels.POOL_KIND, namespace, of_pools, marks, owners)
             try:
                 self._files[namespace] = await self._applied(CONFIG_MAPS, manifest, self._files.get(namespace))
             except Fenced:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from slipway_operator.kube.errors import Unavailable
-from slipway_operator.kube.reading.cache import GONE_KEPT, KINDS, ObjectCache
+from slipway_operator.kube.reading.cache import GONE_KEPT, KINDS, SUBJECTS, ObjectCache
 from slipway_operator.kube.resources import (
     AUTOSCALERS,
     CONTROLLER_REVISIONS,
@@ -29,7 +29,7 @@ class Cluster:
         self.version, self.items, self.failures, self.listed, self.of = version, list(items), [], [], ""
 
     async def pages(self, resource, namespace, selector, *, cached):
-        assert selector == ("" if resource is MODEL_DEPLOYMENTS else f"slipway.dev/modeldeployment{self.of}")
+        assert selector == ("" if resource in SUBJECTS else f"slipway.dev/modeldeployment{self.of}")
         assert cached == (bool(self.of) and resource in (PODS, SERVICES))
         self.listed.append((resource.plural, namespace))
         if self.failures:

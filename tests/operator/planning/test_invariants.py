@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipway_contracts.api.times import format_time
+from slipway_operator.model.cluster.observed import Hold
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, hook, model
 
 # `make histories` draws 10,000 new ones; the test run repeats the same few, for a reproducible result.
@@ -250,6 +251,7 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "time": live,
     "jump": lambda world, value: world.pass_time(value),
     "reconcile": lambda world, value: world.reconcile(),
+    "hold": lambda world, value: setattr(world, "hold", value),
 }
 
 
@@ -285,6 +287,51 @@ def settle_at_rest(world: ModelCluster) -> None:
     assert all(world.pods[backend.revision].ready for backend in serving)
     kept = [item.revision for item in world.parsed().revisions if item.role != "old"]
     assert sorted(world.pods) == sorted(kept) and len(kept) <= (3 if held else 1), "what does not serve has left"
+
+
+OF_ADAPTERS = ("version", "hooks", "answers", "paused", "intent", "status", "lose_pods", "break", "mend", "inflight")
+HOLD = Hold("BaseRollingOut", "the ModelDeployment base rolls out a revision")
+ADAPTER_ACTS = st.one_of(
+    ACTS.filter(lambda act: act[0] in (*OF_ADAPTERS, "lose_gateway", "crash", "rate", "sicken", "template", "time")),
+    st.tuples(st.just("strategy"), st.sampled_from([one for one in STRATEGIES if "capacity" not in one])),
+    st.tuples(st.just("hold"), st.sampled_from((None, HOLD))),
+)
+
+
+@settings(max_examples=HISTORIES, derandomize=HISTORIES == FEW, deadline=None, suppress_health_check=list(HealthCheck))
+@given(history=st.lists(ADAPTER_ACTS, min_size=3, max_size=30))
+def test_invariants_hold_for_adapters(history: list[tuple[str, Any]]) -> None:
+    """The second subject: no Service, no pod of its own, and weights only between versions that are loaded."""
+    world = ModelCluster({"model": model("v1"), "deploymentRef": {"name": "base"}, "strategy": {}}, adapter=True)
+    world.delays_changed = world.surge_changed = True
+    for act, value in history:
+        do(world, act, value)
+    world.broken, world.inflight, world.hook_answers, world.rate, world.hold = set(), {}, {}, 0, None
+    set_template(world, "Pause")
+    world.edit(paused=False, progressDeadlineSeconds=3600)
+    world.run(150)
+    settle_at_rest(world)
+    assert not world.services
+    assert {table.base for table in [world.parsed().traffic] if table} == {"base"}
+
+
+def test_an_adapter_takes_no_step_while_it_is_held() -> None:
+    steps = [{"setWeight": 10}, {"pause": {"duration": "3s"}}]
+    spec = {"model": model("v1"), "deploymentRef": {"name": "base"}, "strategy": {"canary": {"steps": steps}}}
+    world = ModelCluster(spec | {"progressDeadlineSeconds": 60}, adapter=True)
+    world.run_until(None)
+    stable = world.parsed().stable_revision
+    world.hold = HOLD
+    world.edit(model=model("v2"))
+    world.run(120)
+    held = world.parsed()
+    assert held.stable_revision == stable and held.weight == 0 and held.reason == "BaseRollingOut"
+    assert not held.aborted_revisions, "no deadline runs meanwhile"
+    world.hold = None
+    world.run(30)
+    assert world.parsed().stable_revision != stable and "DeploymentAvailable" not in {
+        item.type for item in world.parsed().conditions
+    }
 
 
 SCENARIOS = ("promotion", "abort", "supersede", "baseline", "twins", "sleep")

@@ -1,7 +1,7 @@
 {{/* Least privilege: no wildcard, no Secret but our own by name, nothing that is not called. tests/chart asks a real API server about each line. */}}
 {{- define "slipway.operatorRules" -}}
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments]
+  resources: [modeldeployments, modeladapters]
   verbs: [get, list, watch]
 - apiGroups: [slipway.dev]
   resources: [analysistemplates]
@@ -12,7 +12,7 @@
   verbs: [get, list, create, update, delete]
 # Its decisions go to the status alone: the spec is the user's.
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments/status]
+  resources: [modeldeployments/status, modeladapters/status]
   verbs: [update]
 # Pools of classic models: their pods are a StatefulSet of ours, which knows its models from one ConfigMap of a namespace.
 - apiGroups: [slipway.dev]
@@ -39,12 +39,12 @@
   verbs: [list]
 - apiGroups: [""]
   resources: [configmaps]
-  resourceNames: [slipway-model-pools]
-  # Pools own it. Who changes owners needs the right to delete where OwnerReferencesPermissionEnforcement is on.
+  resourceNames: [slipway-model-pools, slipway-adapters]
+  # Pools own it, or ModelDeployments with adapters. Who changes owners needs the right to delete where OwnerReferencesPermissionEnforcement is on.
   verbs: [patch, delete]
 # Owner references that block deletion need this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments/finalizers, modelpools/finalizers]
+  resources: [modeldeployments/finalizers, modeladapters/finalizers, modelpools/finalizers]
   verbs: [update]
 # Server-side apply of an object that may not exist yet needs create and patch.
 - apiGroups: [apps]
@@ -207,7 +207,7 @@
 
 {{- define "slipway.gatewayRules" -}}
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments, modelroutes, experiments]
+  resources: [modeldeployments, modeladapters, modelroutes, experiments]
   verbs: [get, list, watch]
 # Endpoints are pods that a revision's own ReplicaSet controls, or leaders of its LeaderWorkerSet.
 - apiGroups: [""]

@@ -11,6 +11,67 @@ HUB_TOKEN = "HF_TOKEN"  # variable that the fetcher reads, and default key of th
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 ObjectKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._A-Za-z0-9]+$")]
 
+ModelUri = Annotated[
+    str,
+    Field(min_length=1, max_length=2048),
+    CelRule(
+        "self.matches('^(hf|https|s3|gs|az|oci|pvc|file)://.+')",
+        "spec.model.uri must start with hf://, https://, s3://, gs://, az://, oci://, pvc:// or file://; write for "
+        "example hf://org/model",
+    ),
+    CelRule(
+        "!self.startsWith('s3://') || (self.matches('^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^?#]*)?$') && !self.matches('^s3://[^/]*[.][.-]'))",
+        "an s3:// uri names a bucket and a folder: write s3://bucket/folder",
+    ),
+    CelRule(
+        r"!self.startsWith('gs://') || self.matches('^gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^?#]*)?$')",
+        "a gs:// uri names a bucket and a folder: write gs://bucket/folder",
+    ),
+    CelRule(
+        "!self.startsWith('az://') || (self.matches('^az://[a-z0-9][a-z0-9-]{1,61}[a-z0-9](/[^?#]*)?$') && "
+        "!self.matches('^az://[^/]*--'))",
+        "an az:// uri names a container and a folder: write az://container/folder",
+    ),
+    CelRule(
+        "!self.startsWith('oci://') || self.matches('^oci://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+"
+        "(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}|(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?@sha256:[0-9a-f]{64})$')",
+        "an oci:// uri names a repository with a tag or a digest: write oci://registry/repository:v1, or @sha256: "
+        "and 64 hexadecimal digits",
+    ),
+    CelRule(
+        "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$')",
+        "an hf:// uri names one repository: write hf://org/model, and a branch or commit in spec.model.revision",
+    ),
+    CelRule(
+        "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$')",
+        "a pvc:// uri names a claim in the same namespace: write pvc://claim/path",
+    ),
+    CelRule(
+        "!self.startsWith('file://') || self.startsWith('file:///')",
+        "a file:// uri holds an absolute path: write file:///path/to/model",
+    ),
+    CelRule(
+        "!self.contains('/../') && !self.endsWith('/..')",
+        "spec.model.uri must not contain '..': write the path without it",
+    ),
+    CelRule(
+        "self.startsWith('oci://') || !self.matches('^[a-z0-9]+://[^/?#]*@')",
+        "spec.model.uri must not hold credentials, because other users can read it: write the host without them",
+    ),
+]
+ModelName = Annotated[
+    str,
+    Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"),
+    CelRule(
+        "!self.contains('/')",
+        (
+            "spec.model.name must not contain '/', because namespace/name is how a ModelDeployment is always "
+            "reached; write for example Qwen3-0.6B"
+        ),
+    ),
+]
+ModelVersion = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+
 
 class ModelSecretRef(ApiType):
     """Reference to a Secret in the same namespace with the credentials of the model's source. Only the fetcher gets
@@ -136,54 +197,7 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
 class ModelSpec(ApiType):
     """Model and the name under which it is served. A change creates a new revision and starts a rollout."""
 
-    uri: Annotated[
-        str,
-        Field(min_length=1, max_length=2048),
-        CelRule(
-            "self.matches('^(hf|https|s3|gs|az|oci|pvc|file)://.+')",
-            "spec.model.uri must start with hf://, https://, s3://, gs://, az://, oci://, pvc:// or file://; write for "
-            "example hf://org/model",
-        ),
-        CelRule(
-            "!self.startsWith('s3://') || (self.matches('^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^?#]*)?$') && !self.matches('^s3://[^/]*[.][.-]'))",
-            "an s3:// uri names a bucket and a folder: write s3://bucket/folder",
-        ),
-        CelRule(
-            r"!self.startsWith('gs://') || self.matches('^gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^?#]*)?$')",
-            "a gs:// uri names a bucket and a folder: write gs://bucket/folder",
-        ),
-        CelRule(
-            "!self.startsWith('az://') || (self.matches('^az://[a-z0-9][a-z0-9-]{1,61}[a-z0-9](/[^?#]*)?$') && "
-            "!self.matches('^az://[^/]*--'))",
-            "an az:// uri names a container and a folder: write az://container/folder",
-        ),
-        CelRule(
-            "!self.startsWith('oci://') || self.matches('^oci://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+"
-            "(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}|(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?@sha256:[0-9a-f]{64})$')",
-            "an oci:// uri names a repository with a tag or a digest: write oci://registry/repository:v1, or @sha256: "
-            "and 64 hexadecimal digits",
-        ),
-        CelRule(
-            "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$')",
-            "an hf:// uri names one repository: write hf://org/model, and a branch or commit in spec.model.revision",
-        ),
-        CelRule(
-            "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?$')",
-            "a pvc:// uri names a claim in the same namespace: write pvc://claim/path",
-        ),
-        CelRule(
-            "!self.startsWith('file://') || self.startsWith('file:///')",
-            "a file:// uri holds an absolute path: write file:///path/to/model",
-        ),
-        CelRule(
-            "!self.contains('/../') && !self.endsWith('/..')",
-            "spec.model.uri must not contain '..': write the path without it",
-        ),
-        CelRule(
-            "self.startsWith('oci://') || !self.matches('^[a-z0-9]+://[^/?#]*@')",
-            "spec.model.uri must not hold credentials, because other users can read it: write the host without them",
-        ),
-    ]
+    uri: ModelUri
     """Location of the weights: hf://org/model, https://host/model.tar, s3://bucket/folder, gs://bucket/folder,
     az://container/folder, oci://registry/repository:tag, pvc://claim/path, or file:///path inside the server image.
     Weights must be safetensors, or files of spec.model.format with task: predict or classify; pickled files are
@@ -202,25 +216,10 @@ class ModelSpec(ApiType):
     cache_claim_name: ObjectName | None = None
     """PersistentVolumeClaim of cache: claim, in the same namespace. Its access mode is ReadWriteMany, its file system
     has flock, and user or group 65532 may write."""
-    name: (
-        Annotated[
-            str,
-            Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"),
-            CelRule(
-                "!self.contains('/')",
-                (
-                    "spec.model.name must not contain '/', because namespace/name is how a ModelDeployment is always "
-                    "reached; write for example Qwen3-0.6B"
-                ),
-            ),
-        ]
-        | None
-    ) = None
+    name: ModelName | None = None
     """Name that clients send as "model". Default is metadata.name. It cannot be changed. The first ModelDeployment to
     claim a name owns it; NAMESPACE/NAME of the ModelDeployment always works."""
-    version: (
-        Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] | None
-    ) = None
+    version: ModelVersion | None = None
     """Human-readable version; responses contain it as model_version. Default is the hash of the revision."""
     task: Annotated[str, OneOf(("auto", "generate", "embed", "predict", "classify", "rerank"))] = "auto"
     """Task of the model: generate text, embed it, predict, or rerank. auto uses the configuration of the model, which

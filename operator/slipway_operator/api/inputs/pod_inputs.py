@@ -6,6 +6,7 @@ from pydantic import Field
 
 from slipway_contracts.api.markers import CelRule, ListMap, rule
 from slipway_contracts.api.types import ApiType, Int32
+from slipway_operator.api.inputs.adapters import AdaptersSpec
 from slipway_operator.api.inputs.model import ModelSpec, ObjectKey, ObjectName
 from slipway_operator.api.inputs.pod_spec import (
     EnvFromSource,
@@ -325,6 +326,7 @@ class InputsRecord(ApiType):
     engine: EngineSpec | None = None
     batching: BatchingSpec | None = None
     pool: PoolMembership | None = None
+    adapters: AdaptersSpec | None = None
     resources: ResourcesSpec | None = None
     placement: Placement | None = None
     pod: PodFields | None = None

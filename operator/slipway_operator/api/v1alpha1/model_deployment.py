@@ -439,6 +439,37 @@ class RolloutIntents(ApiType):
     "spec.autoscaling.objective needs a latency that pods have to hold: write ttftP95, itlP95 or latencyP99 into "
     "spec.slo",
 )
+@rule(
+    "!has(self.strategy) || !has(self.strategy.canary) || !has(self.strategy.canary.steps) || "
+    "!self.strategy.canary.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow) && "
+    "(!has(step.analysis.twinShadow.reference) || step.analysis.twinShadow.reference != 'OnFailure')) || "
+    "(has(self.strategy.canary.baselinePod) && self.strategy.canary.baselinePod)",
+    "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, remove "
+    "twinShadow, or write twinShadow.reference: OnFailure",
+)
+@rule(
+    "!has(self.adapters) || (!has(self.pool) && (!has(self.model.task) || self.model.task in ['auto', 'generate']))",
+    "spec.adapters is for language models with pods of their own: remove it, or spec.pool and spec.model.task",
+)
+@rule(
+    "!has(self.adapters) || !has(self.engine) || !has(self.engine.parallelism) || "
+    "!has(self.engine.parallelism.nodes) || self.engine.parallelism.nodes <= 1",
+    "spec.adapters is for replicas of one pod: remove it, or write spec.engine.parallelism.nodes: 1",
+)
+@rule(
+    "!has(self.adapters) || !has(self.engine) || (self.engine.type in ['slipway', 'vllm', 'sglang'] && "
+    "(!has(self.engine.args) || self.engine.args.all(a, !a.matches('^--(enable|max)[-_](loaded[-_]|cpu[-_])?lora') && "
+    "!a.matches('^--lora'))))",
+    "spec.adapters is for the engine types slipway, vllm and sglang, whose flags for adapters the operator sets: "
+    "remove spec.adapters, or these flags from spec.engine.args",
+)
+@rule(
+    "!has(self.adapters) || !has(self.engine) || self.engine.type == 'slipway' || (!has(self.adapters.memory) && "
+    "(self.engine.type != 'vllm' || !has(self.adapters.maxRank) || "
+    "self.adapters.maxRank in [1, 8, 16, 32, 64, 128, 256, 320, 512]))",
+    "spec.adapters.memory is for the engine type slipway, and vllm takes spec.adapters.maxRank of 1, 8, 16, 32, 64, "
+    "128, 256, 320 or 512",
+)
 @implied_defaults(written=("replicas",))  # the scale subresource reads it
 class ModelDeploymentSpec(InputsRecord):
     """Desired state: the model, the number of pods that serve it, and the rollout of new versions."""

@@ -545,7 +545,7 @@ class Status:
     does, has the effect of spec.rollout.promote for that step."""
     controller_pause: bool | None = None
     """Whether a pause step holds. It stays true when pauseConditions are removed."""
-    conditions: Annotated[tuple[Condition, ...], AtMost(24), ListMap("type")] = ()
+    conditions: Annotated[tuple[Condition, ...], AtMost(32), ListMap("type")] = ()
     """Accepted, Ready, Available, Progressing, TrafficSynced, StableHealthy and CapacityAvailable. CanaryHealthy is
     present while there is a canary beside a stable revision, Autoscaling with an autoscaler. docs/status.md lists all
     conditions."""

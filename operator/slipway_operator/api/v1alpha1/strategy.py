@@ -274,17 +274,6 @@ class BackgroundAnalysis(RolloutAnalysis):
         "or an analysis step, or remove baselinePod"
     ),
 )
-@rule(
-    (
-        "!has(self.steps) || !self.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow) && "
-        "(!has(step.analysis.twinShadow.reference) || step.analysis.twinShadow.reference != 'OnFailure')) || "
-        "(has(self.baselinePod) && self.baselinePod)"
-    ),
-    (
-        "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, remove "
-        "twinShadow, or write twinShadow.reference: OnFailure"
-    ),
-)
 @implied_defaults()
 class Canary(ApiType):
     """Increase the traffic of the new revision step by step."""

@@ -6,10 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.kube import subjects
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import ApiError
+from slipway_operator.kube.errors import ApiError, NotFound, Refused
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
+    MODEL_ADAPTERS,
     MODEL_DEPLOYMENTS,
     PODS,
     REPLICA_SETS,
@@ -22,7 +24,8 @@ from slipway_operator.model.cluster import history, weights
 ByKind = Mapping[Resource, list[Object]]
 
 CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, PODS, SERVICES)
-KINDS = (MODEL_DEPLOYMENTS, *CHILDREN)
+SUBJECTS = (MODEL_DEPLOYMENTS, MODEL_ADAPTERS)
+KINDS = (*SUBJECTS, *CHILDREN)
 GONE_KEPT = 8192  # deleted objects whose late versions are still recognised
 SETTLE_S = 1.0  # kopf reports a list object by object, and does not report its end
 RETRY_S = 5.0
@@ -38,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class ObjectCache:
-    """The newest version of each ModelDeployment and child. Memory is bounded by their number.
+    """The newest version of each ModelDeployment, ModelAdapter and child. Memory is bounded by their number.
 
     Versions come from lists, from watches and from the responses to our own writes, in any order: the higher
     resourceVersion counts, so the cache is never older than what this process wrote or read. A watch may be late, or
@@ -57,9 +60,17 @@ class ObjectCache:
         """Return namespace and name of all ModelDeployments."""
         return tuple(self._objects[MODEL_DEPLOYMENTS])
 
+    def adapters(self) -> Iterable[ObjectKey]:
+        """Return namespace and name of all ModelAdapters; the names are those of `kube.subjects`."""
+        return tuple(self._objects[MODEL_ADAPTERS])
+
+    def subjects(self) -> Iterable[ObjectKey]:
+        """Return what is reconciled: all ModelDeployments and ModelAdapters."""
+        return (*self.deployments(), *self.adapters())
+
     def get(self, key: ObjectKey) -> Object | None:
-        """Return a ModelDeployment; None when it is not in the cache."""
-        return self._objects[MODEL_DEPLOYMENTS].get(key)
+        """Return a ModelDeployment or a ModelAdapter; None when it is not in the cache."""
+        return self._objects[subjects.resource_of(key[1])].get(key)
 
     def children(self, key: ObjectKey) -> ByKind:
         """Return the children of a ModelDeployment."""
@@ -80,7 +91,7 @@ class ObjectCache:
 
         Returns the ModelDeployments that it concerns: the one in a child's label, and the one in its former label.
         """
-        metadata = obj["metadata"]
+        metadata = subjects.as_subject(resource, obj)["metadata"]
         former = self._objects[resource].get((metadata["namespace"], metadata["name"]))
         owners = {_owner(item) for item in (obj, former) if item} if resource in self._names else {metadata["name"]}
         concerned = {(metadata["namespace"], owner) for owner in owners if owner}
@@ -97,6 +108,7 @@ class ObjectCache:
         """Cache a version of an object; one that is older than the cached one is ignored."""
         if resource not in self._objects:
             return
+        obj = subjects.as_subject(resource, obj)
         metadata = obj["metadata"]
         key = metadata["namespace"], metadata["name"]
         former = self._objects[resource].get(key)
@@ -114,7 +126,7 @@ class ObjectCache:
 
     def remove(self, resource: Resource, obj: Object, version: int = 0) -> None:
         """Remove an object that was deleted or is no longer ours; `version`: that of a list that lacks it."""
-        metadata = obj["metadata"]
+        metadata = subjects.as_subject(resource, obj)["metadata"]
         self._gone[metadata["uid"]] = max(version, _version(obj), self._gone.get(metadata["uid"], 0))
         if len(self._gone) > GONE_KEPT:
             self._gone.popitem(last=False)
@@ -133,7 +145,11 @@ class ObjectCache:
         lost: set[ObjectKey] = set()
         for resource in resources:
             for namespace in self._namespaces:
-                lost |= await self._list(client, resource, namespace)
+                try:
+                    lost |= await self._list(client, resource, namespace)
+                except (NotFound, Refused):
+                    if resource is not MODEL_ADAPTERS:  # the operator was upgraded before this CRD, or before its Role
+                        raise
         return lost
 
     async def run(self, client: Client, add: Callable[[ObjectKey], None]) -> None:
@@ -198,7 +214,7 @@ def _version(item: Object) -> int:
 
 def _kept(resource: Resource, obj: Object) -> Object:
     """Return the parts of an object that a reconcile reads or writes."""
-    if resource is MODEL_DEPLOYMENTS:
+    if resource in SUBJECTS:
         # Messages name the managers that applied fields; entries of other writes are long and not used.
         applied = [entry for entry in obj["metadata"].get("managedFields") or () if entry.get("operation") == "Apply"]
         return {**obj, "metadata": {**obj["metadata"], "managedFields": applied}}
@@ -213,8 +229,8 @@ def _kept(resource: Resource, obj: Object) -> Object:
     elif resource is PODS:
         kept["status"] = _part(obj.get("status") or {}, _POD_STATUS)
         kept["spec"] = _part(obj.get("spec") or {}, ("nodeName",))
-        if cost := _part(obj["metadata"].get("annotations") or {}, (labels.DELETION_COST,)):
-            kept["metadata"]["annotations"] = cost
+        if marks := _part(obj["metadata"].get("annotations") or {}, (labels.DELETION_COST, labels.POOL_ENTRIES)):
+            kept["metadata"]["annotations"] = marks
     elif resource is CONTROLLER_REVISIONS:
         kept |= _part(obj, ("data", "revision"))
         kept["metadata"]["annotations"] = _part(obj["metadata"].get("annotations") or {}, RECORDED)

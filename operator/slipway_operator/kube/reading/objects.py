@@ -1,9 +1,11 @@
 """Reads a ModelDeployment and its children: from the cache, and from the API server where that may be stale."""
 
 from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.kube import subjects
 from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import NotFound
+from slipway_operator.kube.ownership import is_leaving
 from slipway_operator.kube.reading.cache import ByKind, ObjectCache
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 
 
 class ObjectReader:
@@ -26,13 +28,21 @@ class ObjectReader:
         return not self._trusts_cache or key in self._doubted
 
     async def deployment(self, key: ObjectKey) -> Object:
-        """Return the ModelDeployment. Raises NotFound."""
+        """Return the ModelDeployment, or the ModelAdapter in the form of `kube.subjects`. Raises NotFound."""
         obj = None if self.is_fresh(key) else self._cache.get(key)
         if obj is None:
-            obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
+            obj = await subjects.read(self._client, key)
             if self._trusts_cache:
-                self._cache.update(MODEL_DEPLOYMENTS, obj)
+                self._cache.update(subjects.resource_of(key[1]), subjects.as_stored(obj))
         return obj
+
+    async def base(self, key: ObjectKey) -> Object | None:
+        """Return the ModelDeployment that serves an adapter; None where there is none, or it is being deleted."""
+        try:
+            obj = await self.deployment(key)
+        except NotFound:
+            return None
+        return None if is_leaving(obj) else obj
 
     async def children(self, key: ObjectKey) -> ByKind:
         """Return the children of a ModelDeployment."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from slipway_operator.api.objects import Object
+from slipway_operator.kube import subjects
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.ownership import is_controlled, is_leaving
@@ -12,7 +13,6 @@ from slipway_operator.kube.reading.cache import ByKind
 from slipway_operator.kube.reading.observe import is_proved
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
-    MODEL_DEPLOYMENTS,
     REPLICA_SETS,
     SERVICES,
     Resource,
@@ -60,7 +60,7 @@ async def _check_owner(client: Client, obj: Object) -> None:
     """As the API server has it: a ModelDeployment that is deleted, or a former one of its name, adopts nothing."""
     metadata = obj["metadata"]
     try:
-        live = await client.get(MODEL_DEPLOYMENTS, metadata["namespace"], metadata["name"])
+        live = await subjects.read(client, (metadata["namespace"], metadata["name"]))
     except NotFound as error:
         raise Stale(str(error)) from error
     if live["metadata"]["uid"] != metadata["uid"] or is_leaving(live):

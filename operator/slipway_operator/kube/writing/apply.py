@@ -5,13 +5,13 @@ from datetime import datetime
 
 from slipway_operator.api.objects import Object
 from slipway_operator.api.v1alpha1.status import Status
+from slipway_operator.kube import subjects
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
     LEADER_WORKER_SETS,
-    MODEL_DEPLOYMENTS,
     PODS,
     WORKLOADS,
     Resource,
@@ -223,7 +223,8 @@ async def write_status(client: Client, obj: Object, status: Status) -> None:
         return
     try:
         # The object has the resourceVersion that was read: a write over a newer version raises Stale.
-        await client.put_status(MODEL_DEPLOYMENTS, {**obj, "status": rendered})
+        resource = subjects.resource_of(obj["metadata"]["name"])
+        await client.put_status(resource, {**subjects.as_stored(obj), "status": rendered})
     except NotFound as error:
         raise Stale(str(error)) from error
 

@@ -9,6 +9,7 @@ from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused, Stale
 from slipway_operator.kube.resources import DISRUPTION_BUDGETS
+from slipway_operator.kube.subjects import is_adapter
 from slipway_operator.manifests.disruption_budget import disruption_budget
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.plan import Plan
@@ -26,8 +27,8 @@ class DisruptionBudgets(Component):
         self._made: dict[ObjectKey, tuple[str, int, float]] = {}  # uid of the owner, pods that must stay, and when
 
     async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
-        """Apply the budget, if the plan has one."""
-        if planned.min_available is not None:
+        """Apply the budget, if the plan has one; adapters have no pods of their own."""
+        if planned.min_available is not None and not is_adapter(deployment.key[1]):
             await self.keep(deployment.obj, planned.min_available)
 
     async def keep(self, obj: Object, pods: int) -> None:

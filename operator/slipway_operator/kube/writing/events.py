@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from slipway_contracts.api.times import format_time
 from slipway_operator.api.objects import Object
 from slipway_operator.api.v1alpha1.status import Decision
+from slipway_operator.kube import subjects
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists
 from slipway_operator.kube.resources import EVENTS
@@ -53,7 +54,7 @@ def render(obj: Object, event: Event, now: datetime) -> Object:
 
     `eventTime` is when it was seen last, in microseconds: many have the same `lastTimestamp`, which has whole seconds.
     """
-    metadata = obj["metadata"]
+    metadata = subjects.as_stored(obj)["metadata"]
     # Events about objects without a namespace are in the namespace default.
     place = {"namespace": metadata["namespace"]} if "namespace" in metadata else {}
     moment = format_time(now)

@@ -15,6 +15,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
+from slipway_operator.model import labels
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
 from slipway_operator.model.cluster.observed import Observed
@@ -149,7 +150,7 @@ class Names(Component):
         if self._object is None:
             self._object = await self._read()
         await self._look_up_grants()
-        wishes = [_wish(obj) for key in self._cache.deployments() if (obj := self._cache.get(key))]
+        wishes = [_wish(obj) for key in self._cache.subjects() if (obj := self._cache.get(key))]
         routes = self._routes()
         wishes += _kept_routes(self._claims) if routes is None else routes
         settled = settle(self._claims, wishes, self._rules, self._now())
@@ -259,7 +260,7 @@ class Names(Component):
             return
         log.warning("model names cannot be claimed: %s", why)
         self._trouble = why
-        for key in self._cache.deployments():
+        for key in self._cache.subjects():
             if "/".join(key) not in self._standings:
                 self._add(key)
 
@@ -275,7 +276,7 @@ def _is_trouble(error: BaseException) -> bool:
 
 def _wish(obj: Object) -> Wish:
     metadata = obj["metadata"]
-    name = ((obj.get("spec") or {}).get("model") or {}).get("name") or metadata["name"]
+    name = ((obj.get("spec") or {}).get("model") or {}).get("name") or labels.object_of(metadata["name"])[1]
     return Wish(f"{metadata['namespace']}/{metadata['name']}", str(name), metadata.get("creationTimestamp") or "")
 
 

@@ -9,6 +9,7 @@ from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.resources import NETWORK_POLICIES
+from slipway_operator.kube.subjects import is_adapter
 from slipway_operator.manifests.network_policy import NetworkPolicySettings, network_policy
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.plan import Plan
@@ -29,7 +30,9 @@ class NetworkPolicies(Component):
         self._made: dict[ObjectKey, tuple[tuple[str, bool], float]] = {}  # uid of the owner with `grouped`, and when
 
     async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
-        """Apply the policy that pods need."""
+        """Apply the policy that pods need; adapters have none of their own."""
+        if is_adapter(deployment.key[1]):
+            return
         await self.keep(deployment.obj, grouped=planned.grouped)
 
     async def keep(self, obj: Object, *, grouped: bool = False) -> None:

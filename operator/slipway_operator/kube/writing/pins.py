@@ -70,7 +70,8 @@ async def _keep(client: Client, namespace: str, pin: Pin) -> None:
                 "annotations": {weights.ANNOTATION: weights.render(pin.weights)},
             }
             record = await client.patch(CONTROLLER_REVISIONS, namespace, pin.record, {"metadata": change})
-        await _publish(client, record, pin)
+        if pin.config_map:
+            await _publish(client, record, pin)
     except NotFound as error:
         raise Stale(str(error)) from error
 

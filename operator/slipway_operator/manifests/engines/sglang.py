@@ -57,7 +57,17 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *(_group(nodes) if nodes > 1 else ()),
         "--enable-metrics",
         *parsers(snapshot),
+        *_adapters(snapshot),
     )
+
+
+def _adapters(snapshot: Snapshot) -> tuple[str, ...]:
+    """Without adapters at its start it has to know rank and modules: docs.sglang.io/advanced_features/lora."""
+    room = snapshot.inputs.adapters
+    if room is None:
+        return ()
+    limits = ("--max-lora-rank", str(room.max_rank), "--max-loras-per-batch", str(room.max_loaded))
+    return "--enable-lora", *limits, "--lora-target-modules", "all"
 
 
 def _group(nodes: int) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import CLASSIC
 
 PROBE_PORT = 8001
+ADAPTERS_DIR = "/mnt/adapters"  # for every engine
 
 
 def profile(snapshot: Snapshot) -> EngineProfile:
@@ -47,8 +48,19 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *("--probe-port", str(PROBE_PORT)),
         *("--drain-timeout", str(snapshot.drain_timeout_s)),
         *parsers(snapshot),
+        *_adapters(snapshot),
         *(_predict(snapshot) if model.task in CLASSIC else ()),
     )
+
+
+def _adapters(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the arguments that only models with room for adapters have, so that other pods stay as they are."""
+    room = snapshot.inputs.adapters
+    if room is None:
+        return ()
+    memory = ("--max-lora-bytes", str(room.memory_bytes)) if room.memory_bytes else ()
+    limits = ("--max-loras", str(room.max_loaded), "--max-lora-rank", str(room.max_rank))
+    return (*limits, *memory, "--lora-root", ADAPTERS_DIR)
 
 
 def _predict(snapshot: Snapshot) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ def profile(snapshot: Snapshot) -> EngineProfile:
             ("VLLM_CACHE_ROOT", "/tmp/cache/vllm"),
             ("VLLM_NO_USAGE_STATS", "1"),
         ),
+        # Its endpoints for loading exist only with it.
+        owned_env=(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1"),) if snapshot.inputs.adapters else (),
         shared_memory=shared_memory(snapshot),
         # NVIDIA's container toolkit writes to the root file system of a container with a GPU.
         read_only_root=not devices(snapshot),
@@ -60,7 +62,15 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         # Without this flag vLLM parses tool calls only if the request names the tool.
         *(("--enable-auto-tool-choice",) if snapshot.inputs.engine.tool_parser else ()),
         *parsers(snapshot),
+        *_adapters(snapshot),
     )
+
+
+def _adapters(snapshot: Snapshot) -> tuple[str, ...]:
+    room = snapshot.inputs.adapters
+    if room is None:
+        return ()
+    return "--enable-lora", "--max-loras", str(room.max_loaded), "--max-lora-rank", str(room.max_rank)
 
 
 def _group(nodes: int) -> tuple[str, ...]:

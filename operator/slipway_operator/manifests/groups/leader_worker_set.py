@@ -30,7 +30,7 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 def workload(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
     """One immutable workload per revision, with a copy of the revision's record; `revision` as for `replica_set`."""
-    if snapshot.inputs.pool:
+    if not snapshot.inputs.has_pods:
         return _recorded(_entry(owner, snapshot, replicas), snapshot)
     make = leader_worker_set if snapshot.is_grouped else replica_set
     return _recorded(make(owner, snapshot, replicas, revision), snapshot)
@@ -46,7 +46,7 @@ def _recorded(manifest: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _entry(owner: Owner, snapshot: Snapshot, replicas: int) -> dict[str, Any]:
-    """Return the ReplicaSet of a revision that a pool serves; it never has pods. `replicas`: 1 if it is an entry."""
+    """Return the ReplicaSet of a revision without pods of its own. `replicas`: 1 if it is an entry, or else 0."""
     made = replica_set(owner, snapshot, 0)
     return {**made, "metadata": {**made["metadata"], "annotations": {labels.POOL_REPLICAS: str(replicas)}}}
 

@@ -8,7 +8,7 @@ from slipway_operator.api.objects import Json
 from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
 from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.pods import bounds, certificate, environment, model_cache, model_image
+from slipway_operator.manifests.pods import adapter_loader, bounds, certificate, environment, model_cache, model_image
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
@@ -90,6 +90,7 @@ def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dic
     pod = model_image.mounted(_pod_spec(snapshot, selector, profile_of(snapshot)), snapshot)
     pod = model_cache.cached(pod, owner, snapshot)
     pod = bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
+    pod = adapter_loader.with_loader(pod, owner, snapshot)
     return certificate.secured(pod) if snapshot.tls else pod
 
 

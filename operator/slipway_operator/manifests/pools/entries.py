@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipway_operator.manifests.owner import Owner
-from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.pool_views import MAX_ENTRIES
 
@@ -37,26 +35,6 @@ def pool_file(members: Sequence[PoolMemberRevision]) -> str:
     defaults = {one.snapshot.inputs.model.name: one.snapshot.revision for one in reversed(members)}
     models = [_entry(one, defaults) for one in members]
     return json.dumps({"models": sorted(models, key=lambda one: (one["name"], one["version"]))}, separators=(",", ":"))
-
-
-def config_map(
-    namespace: str, files: dict[str, str], labels_: dict[str, str], pools: Iterable[Owner]
-) -> dict[str, Any]:
-    """Return the ConfigMap with the files of all pools of a namespace.
-
-    All `pools` own it and none controls it, so garbage collection deletes it after the last one.
-    """
-    data = {f"{name}.json": text for name, text in files.items()}
-    owners = [
-        {"apiVersion": labels.API_VERSION, "kind": labels.POOL_KIND, "name": pool.name, "uid": pool.uid}
-        for pool in sorted(pools, key=lambda pool: pool.name)
-    ]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": CONFIG_MAP, "namespace": namespace, "labels": labels_, "ownerReferences": owners},
-        "data": data,
-    }
 
 
 def _entry(one: PoolMemberRevision, defaults: dict[str, str]) -> dict[str, Any]:

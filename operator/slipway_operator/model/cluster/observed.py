@@ -208,6 +208,14 @@ class ScalingReport:
     history: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why nothing moves by itself, though the spec lets it; reason and message of a condition."""
+
+    reason: str
+    message: str
+
+
 @strict
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -241,6 +249,7 @@ class Observed:
     certificate: str | None = None  # why the issuer gives its pods none; empty: it does; None: unknown, or no issuer
     tenants: bool | None = False  # whether the release has Tenants; None: they were not read yet
     missing_fallbacks: tuple[str, ...] = ()  # names in spec.traffic of which there is no ModelDeployment
+    hold: Hold | None = None  # of an adapter, by its ModelDeployment; of a ModelDeployment, by its adapters
     no_groups: str = ""  # condition reason why LeaderWorkerSets cannot be used, if needed; empty: they can
 
     def ready(self, revision: str | None) -> int:

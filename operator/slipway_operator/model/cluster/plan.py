@@ -23,7 +23,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Record which weights a revision has in its ControllerRevision, and publish that to its pods in a ConfigMap."""
+    """Record which weights a revision has in its ControllerRevision, and publish that to its pods in a ConfigMap.
+
+    `config_map`: its name; empty for a revision without pods of its own.
+    """
 
     record: str
     config_map: str

@@ -23,6 +23,11 @@ class Weights:
     commit: str = ""  # commit of an hf:// repository, or digest of an oci:// manifest
 
 
+def is_digest(text: str) -> bool:
+    """Whether a text is a digest as fetchers report it."""
+    return _DIGEST.fullmatch(text) is not None
+
+
 def reported(message: str) -> Weights | None:
     """Parse the weights in the termination message of a fetcher that succeeded; None if it has none."""
     try:

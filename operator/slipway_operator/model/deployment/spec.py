@@ -95,6 +95,7 @@ class Spec:
     guards: tuple[GuardSpec, ...] = ()  # checks of requests and responses
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
+    base_engine: str | None = None  # of an adapter: engine type of the ModelDeployment that serves it
 
     @property
     def fallback_deployments(self) -> tuple[str, ...]:
@@ -109,7 +110,7 @@ def parse(obj: Json) -> Spec | Invalid:
     try:
         written = encoded(obj.get("spec"))
     except ValueError as error:
-        return _invalid(error)
+        return invalid(error)
     return _parsed(obj["metadata"]["name"], written)
 
 
@@ -119,7 +120,7 @@ def _parsed(name: str, written: bytes) -> Spec | Invalid:
     try:
         return _spec_of(read(ModelDeploymentSpec, written, "spec"), name)
     except ValueError as error:
-        return _invalid(error)
+        return invalid(error)
 
 
 def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
@@ -131,10 +132,10 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         paused=spec.paused,
         progress_deadline_s=spec.progress_deadline_seconds,
         revision_history_limit=spec.revision_history_limit,
-        run_history=_run_history(spec.analysis or RunHistoryLimits()),
+        run_history=run_history_of(spec.analysis or RunHistoryLimits()),
         rollback_window=spec.rollback_window.revisions if spec.rollback_window else 0,
         restart_at=spec.restart_at,
-        intents=_intents(spec.rollout or RolloutIntents()),
+        intents=intents_of(spec.rollout or RolloutIntents()),
         hooks=tuple(map(hook_of, spec.strategy.hooks)) if spec.strategy else (),
         autoscaling=autoscaling_of(spec.autoscaling),
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
@@ -197,7 +198,8 @@ def _response_cache(written: ResponseCacheSpec | None) -> ResponseCache | None:
     return ResponseCache(ttl_s, written.shared or None)
 
 
-def _run_history(limits: RunHistoryLimits) -> tuple[int, int]:
+def run_history_of(limits: RunHistoryLimits) -> tuple[int, int]:
+    """Former AnalysisRuns that are kept: passed ones, and all others."""
     return limits.successful_run_history_limit, limits.unsuccessful_run_history_limit
 
 
@@ -213,7 +215,8 @@ def _generation_log(written: GenerationLogSpec | None) -> GenerationLogSample | 
     return GenerationLogSample(written.percentage, True if written.contents == "Full" else None)
 
 
-def _invalid(error: Exception) -> Invalid:
+def invalid(error: Exception) -> Invalid:
+    """Why a spec cannot be read."""
     return Invalid(f"the spec cannot be read: {error}"[:LONGEST_MESSAGE])
 
 
@@ -248,7 +251,7 @@ _TOKENS = {
 }
 
 
-def _intents(written: RolloutIntents) -> Intents:
+def intents_of(written: RolloutIntents) -> Intents:
     """Check and return the commands. The CRD does not bound the numbers in them, which the status keeps in 32 bits."""
     tokens: dict[str, str | None] = {name: getattr(written, name) for name in _TOKENS}
     for name, pattern in _TOKENS.items():

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from slipway_contracts.adapters import adapter_of
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
@@ -12,10 +13,15 @@ from slipway_operator.api.inputs import pod_inputs, pod_spec
 from slipway_operator.api.inputs.model import HUB_TOKEN, ModelSpec, ObjectStoreSpec
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.objects import Json
+from slipway_operator.api.v1alpha1.model_adapter import AdapterModelSpec, AdapterRecord
 from slipway_operator.model import quantity
+from slipway_operator.model.inputs.adapters import AdapterRoom, room_of, room_to_dict
 from slipway_operator.model.inputs.classic import Batching, PoolMember, batching_of, pool_of, pool_to_dict
 
 SLIPWAY = "slipway"  # engine type: slipway-server
+VLLM, SGLANG = "vllm", "sglang"
+WITH_ADAPTERS = (SLIPWAY, VLLM, SGLANG)  # engines that load LoRA adapters while they run
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of its --max-lora-rank
 RERANK = "rerank"
 CLASSIC = ("predict", "classify", RERANK)  # tasks of a classic model
 WITHOUT_TORCH = ("onnx", "xgboost", "lightgbm", "skops")  # formats whose runtimes do without it
@@ -128,6 +134,13 @@ class PodInputs:
     pod: Json = field(default_factory=dict)  # spec.pod, only the given fields
     batching: Batching = field(default_factory=Batching)
     pool: PoolMember | None = None  # the pool whose pods serve it; None: it has its own pods
+    adapters: AdapterRoom | None = None  # room for adapters in its pods; None: none
+    base: str = ""  # of an adapter: the ModelDeployment whose pods serve it
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether a revision has pods of its own; else those of a pool or of another ModelDeployment serve it."""
+        return self.pool is None and not self.base
 
     @property
     def devices(self) -> int:
@@ -149,7 +162,7 @@ class PodInputs:
     @property
     def _runs_ours(self) -> bool:
         # A pool's pods have an image of their own.
-        return self.engine.type == SLIPWAY and self.pool is None
+        return self.engine.type == SLIPWAY and self.has_pods
 
     @cached_property
     def canonical(self) -> str:
@@ -167,7 +180,22 @@ def checked(inputs: PodInputs) -> PodInputs:
             f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
         )
     _check_parallelism(inputs)
+    _check_adapters(inputs)
     return inputs
+
+
+def _check_adapters(inputs: PodInputs) -> None:
+    room, engine = inputs.adapters, inputs.engine
+    if room is None:
+        return
+    if inputs.pool or inputs.model.task not in ("auto", "generate"):
+        raise ValueError("spec.adapters is for language models with pods of their own: remove it")
+    if engine.type not in WITH_ADAPTERS or engine.parallelism.nodes > 1:
+        raise ValueError(f"spec.adapters is for replicas of one pod with an engine of {', '.join(WITH_ADAPTERS)}")
+    if engine.type == VLLM and room.max_rank not in VLLM_RANKS:
+        raise ValueError(f"spec.adapters.maxRank of vllm is one of {', '.join(map(str, VLLM_RANKS))}")
+    if engine.type != SLIPWAY and room.memory:
+        raise ValueError("spec.adapters.memory is for the engine type slipway: remove it")
 
 
 def _check_parallelism(inputs: PodInputs) -> None:
@@ -194,6 +222,9 @@ def parse_inputs(record: Json, default_name: str) -> PodInputs:
 
 @lru_cache(KEPT)
 def _recorded(written: bytes, default_name: str) -> PodInputs:
+    if adapter := adapter_of(default_name):
+        record = read(AdapterRecord, written, "inputs")
+        return adapter_inputs(record.model, record.base, adapter)
     return inputs_of(read(InputsRecord, written, "inputs"), default_name)
 
 
@@ -207,7 +238,14 @@ def inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
         _dumped(written.pod),
         batching_of(written.batching),
         pool_of(written.pool),
+        room_of(written.adapters),
     )
+
+
+def adapter_inputs(model: AdapterModelSpec, base: str, default_name: str) -> PodInputs:
+    """Return the inputs of an adapter that the pods of the ModelDeployment `base` serve."""
+    store, name = _object_store(model.object_store), model.name or default_name
+    return PodInputs(Model(model.uri, name, model.revision, model.version, object_store=store), base=base)
 
 
 def _model(model: ModelSpec, default_name: str) -> Model:
@@ -349,6 +387,8 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
             "placement": inputs.placement,
             "pod": inputs.pod,
             "pool": pool_to_dict(inputs.pool),
+            "adapters": room_to_dict(inputs.adapters),
+            "base": inputs.base or None,
             "batching": {camel(name): value for name, value in asdict(inputs.batching).items()},
         }
     )

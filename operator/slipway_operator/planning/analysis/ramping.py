@@ -155,7 +155,7 @@ def _weighted(at: Situation, ramp: RampRun, step: Ramp) -> RampRun:
     least = min(least_weight(u, spent, step.max_harm, ramp.rate), step.max_weight)
     fits = max(least, next_weight(u, live, spent, step.max_harm, ramp.rate, step.max_weight))
     seen = ramp.rate > 0 and at.traffic_synced and at.elapsed_s(ramp.changed_at or at.now) >= LOOK_S
-    may_increase = seen and not at.spec.paused
+    may_increase = seen and not at.holds
     if fits == ramp.weight or (fits > ramp.weight and not may_increase):
         return ramp
     return replace(ramp, weight=fits, changed_at=at.now)

@@ -35,6 +35,7 @@ from slipway_operator.planning.sizing import baseline
 from slipway_operator.planning.sizing.sizes import sizes_of
 
 MOST_TAILS = 16
+OF_ADAPTERS = 10  # percent of the sessions of an adapter: its copies are load of the pods that serve clients
 MICROSECONDS = 1_000_000
 
 # -- what gateways counted
@@ -177,7 +178,7 @@ def read(
 def _continued(course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec, step: TwinAnalysis) -> ShadowRun:
     """The shadow with its table for gateways; without one while there is no twin, or a verdict waits for open pairs."""
     shadow = run.shadow or ShadowRun()
-    missing = "" if shadow.on_failure else baseline.absence(course, at, sizes_of(course, at))
+    missing = "" if shadow.on_failure or at.spec.inputs.base else baseline.absence(course, at, sizes_of(course, at))
     settling = run.verdict is not None and run.verdict.reason is Reason.PAIRS_OPEN
     table = None if missing or settling else _table(course, at, run, spec, step)
     return replace(shadow, no_twin=missing, published=table)
@@ -186,12 +187,11 @@ def _continued(course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec
 def _table(course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec, step: TwinAnalysis) -> TwinShadow | None:
     """The twin shadow of the routing table; None while a side has no ready pod."""
     canary, on_failure = rollout_of(course).revision, run.shadow is not None and run.shadow.on_failure
-    # By default, pods that get only copies (canary's, and as many twins) are each as busy as a pod of stable.
-    pods = at.ready(canary if on_failure else baseline.name(course))
+    pods = at.ready(canary if on_failure else baseline.twin(course, at))
     if not pods or not at.ready(canary) or not at.ready(course.stable):
         return None
     epoch = clock_epoch(at.elapsed_s(run.started_at))
-    percentage = step.percentage or min(100, max(1, round(100 * pods / max(1, at.replicas))))
+    percentage = step.percentage or (OF_ADAPTERS if at.spec.inputs.base else _as_busy_as_stable(pods, at))
     before = run.shadow.published if run.shadow else None
     kept = before.latencies if before and before.epoch == epoch else ()
     # Each change is a new table for all gateways: so limits change with the clock epoch only.
@@ -201,6 +201,11 @@ def _table(course: Course, at: Situation, run: RunStatus, spec: AnalysisSpec, st
     if on_failure:
         return replace(table, reference=ON_FAILURE)
     return replace(table, quality=quality, scorer=_scorer(spec), tolerance=spec.tolerance(paired=True))
+
+
+def _as_busy_as_stable(pods: int, at: Situation) -> int:
+    """Percent of the sessions with which so many pods, which get only copies, are each as busy as a pod of stable."""
+    return min(100, max(1, round(100 * pods / max(1, at.replicas))))
 
 
 def _scorer(spec: AnalysisSpec) -> TwinScorer | None:

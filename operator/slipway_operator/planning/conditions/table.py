@@ -6,6 +6,7 @@ from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.conditions import (
     accuracy,
+    adapters,
     analyses,
     autoscaling,
     deployment,
@@ -32,6 +33,7 @@ TABLE: tuple[ConditionType, ...] = (
     *tenants.TYPES,
     *lanes.TYPES,
     *error_budget.TYPES,
+    *adapters.TYPES,
     *accuracy.TYPES,
     *fallbacks.TYPES,
     *unknown_fields.TYPES,

@@ -35,7 +35,9 @@ def _new_fields(before: Condition | None, now: Condition | None) -> Event | None
 
 @condition_type(UNKNOWN_FIELD, rank=130, event=_new_fields, bad_when="True")
 def unknown_field(facts: ConditionFacts) -> ConditionState | None:
-    """Where the last applied manifest has a field that the schema lacks; else nothing."""
+    """Where the last applied manifest has a field that the schema of ModelDeployments lacks; else nothing."""
+    if facts.at.spec.inputs.base:
+        return None
     applied = last_applied.manifest(facts.obj)
     problems = list(islice(_unknown(applied, facts.obj, "", ""), MOST + 1))
     if not problems:

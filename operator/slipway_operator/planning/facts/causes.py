@@ -6,6 +6,7 @@
 import re
 from dataclasses import dataclass
 
+from slipway_operator.model.adapter_views import ADAPTER_NOT_LOADED, DEPLOYMENT_NOT_READY
 from slipway_operator.model.cluster.observed import (
     CREATE_FAILED,
     NOT_READY,
@@ -73,9 +74,20 @@ _POOL_TROUBLES = {
     POOL_NOT_FOUND: "create that ModelPool, or correct spec.pool.name",
     POOL_NOT_READY: "see `kubectl describe modelpool` of it",
 }
+_OBJECTS = {**dict.fromkeys(_POOL_TROUBLES, "ModelPool"), DEPLOYMENT_NOT_READY: "ModelDeployment"}
 # The first rule that applies names the cause: specific ones come before general ones.
 RULES = (
     *(Rule(reason, advice, frozenset({reason})) for reason, advice in _POOL_TROUBLES.items()),
+    Rule(
+        DEPLOYMENT_NOT_READY,
+        "see `kubectl describe modeldeployment` of it",
+        frozenset({DEPLOYMENT_NOT_READY}),
+    ),
+    Rule(
+        ADAPTER_NOT_LOADED,
+        "correct the files of the adapter or spec.model, or spec.adapters of the ModelDeployment",
+        frozenset({ADAPTER_NOT_LOADED}),
+    ),
     # No pod can be created: the ReplicaSet has the API server's message.
     Rule(
         "QuotaExceeded",
@@ -257,7 +269,7 @@ def of_workload(workload: Workload, resources: Resources) -> Cause | None:
     if first.reason == UNSCHEDULABLE:
         return _cause(first, scheduling.sentence(first.message, max(1, workload.unschedulable), resources))
     maker = "ReplicaSet" if workload.kind != LEADER_WORKER_SET else LEADER_WORKER_SET
-    where = maker if first.reason == CREATE_FAILED else "ModelPool" if first.reason in _POOL_TROUBLES else "pod"
+    where = maker if first.reason == CREATE_FAILED else _OBJECTS.get(first.reason, "pod")
     words = f"{first.reason}: {first.message}" if first.message else first.reason
     return _cause(first, f"{where} {first.pod}: {words}")
 

@@ -78,8 +78,8 @@ class Situation:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing moves by itself: spec.paused is set, or a reference cannot be resolved."""
-        return self.spec.paused or bool(self.missing and self.missing.holds)
+        """Whether nothing moves by itself: spec.paused is set, a reference cannot be resolved, or adapters wait."""
+        return self.spec.paused or bool(self.missing and self.missing.holds) or self.observed.hold is not None
 
     @property
     def rolled_back(self) -> bool:

@@ -47,8 +47,9 @@ def pins(name: str, observed: Observed) -> tuple[Pin, ...]:
         if weights and (runs == revision or runs not in found):
             found[runs] = weights
     return tuple(
-        Pin(observed.snapshots[revision].name, labels.child_name(name, revision), weights)
+        Pin(snapshot.name, labels.child_name(name, revision) if snapshot.inputs.has_pods else "", weights)
         for revision, weights in sorted(found.items())
+        if (snapshot := observed.snapshots[revision])
     )
 
 

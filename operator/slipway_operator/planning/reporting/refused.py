@@ -10,7 +10,7 @@ from slipway_operator.api.v1alpha1.status import Condition, Phase, Status
 from slipway_operator.model.cluster import observed as cluster
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
-from slipway_operator.model.deployment import admin_policy
+from slipway_operator.model.deployment import adapter_spec, admin_policy
 from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.planning.conditions import table
 from slipway_operator.planning.conditions.condition_type import ConditionFacts
@@ -58,6 +58,8 @@ def _event(problem: Invalid) -> Event:
             return Event("Warning", "LeaderWorkerSetNotInstalled", problem.message)
         case cluster.FORBIDDEN:
             return Event("Warning", "LeaderWorkerSetForbidden", problem.message)
+        case adapter_spec.NO_DEPLOYMENT | adapter_spec.NO_ROOM:
+            return Event("Warning", "AdapterNotServed", problem.message)
         case needs.CLAIMS_NOT_SERVED:
             return Event("Warning", "ResourceClaimsNotServed", problem.message)
     return Event("Warning", "InvalidSpec", problem.message)

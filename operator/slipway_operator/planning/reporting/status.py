@@ -49,7 +49,7 @@ def status_of(decided: Decided, at: Situation, obj: Json, settings: PlanSettings
         endpoint=settings.endpoint,
         # Pods that a rollout adds for a time are no capacity: an autoscaler that counted them would keep them.
         replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
-        selector=labels.live_selector(obj["metadata"]["name"], live, grouped=groups.used(at.spec, at.observed)),
+        selector=None if at.spec.inputs.base else labels.live_selector(at.name, live, grouped=_is_grouped(at)),
         current_revision=at.current,
         stable_revision=course.stable,
         previous_revision=course.previous,
@@ -71,6 +71,10 @@ def status_of(decided: Decided, at: Situation, obj: Json, settings: PlanSettings
         reason=summary.reason(shown, course.rollout, at),
         lease=settings.lease or None,
     )
+
+
+def _is_grouped(at: Situation) -> bool:
+    return groups.used(at.spec, at.observed)
 
 
 def _shown(course: Course, sizes: Sizes) -> Rollout | None:

@@ -28,6 +28,11 @@ def name(course: Course) -> str:
     return labels.baseline_of(course.stable or "")
 
 
+def twin(course: Course, at: Situation) -> str:
+    """The revision with which pairs compare the canary: the baseline; of an adapter stable, on the same pods."""
+    return course.stable or "" if at.spec.inputs.base else name(course)
+
+
 def replicas(course: Course, at: Situation, sizes: Sizes) -> int:
     """Pods that the baseline should have; 0 where there should be none."""
     tested = _tested(course, at)

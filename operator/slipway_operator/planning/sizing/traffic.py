@@ -42,6 +42,7 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     table = replace(table, circuit_breaker=at.spec.circuit_breaker, retry_budget=at.spec.retry_budget)
     table = replace(table, degradation=at.spec.degradation, guards=at.spec.guards)
     table = replace(table, generation_log=at.spec.generation_log)
+    table = replace(table, base=at.spec.inputs.base or None)
     templates = _templates(course, at)
     feedback = any(spec.compares_feedback for spec in templates) or None
     predictions = any(spec.compares_predictions for spec in templates) or None
@@ -171,7 +172,7 @@ def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
         shadow = replace(shadow, probes=step.probes)
     if shadow is None or (shadow.revision, shadow.twin) != (rollout.revision, course.stable) or not is_shadow(shadow):
         return None
-    return shadow if at.ready(course.stable if shadow.reference else baseline.name(course)) else None
+    return shadow if at.ready(course.stable if shadow.reference else baseline.twin(course, at)) else None
 
 
 def _templates(course: Course, at: Situation) -> list[AnalysisSpec]:
@@ -229,6 +230,8 @@ def _version(at: Situation, revision: str) -> str | None:
 def _engine(at: Situation, revision: str) -> str | None:
     """The engine's type if gateways adapt requests to it; of a revision whose record is lost, that in the table."""
     inputs, before = _inputs(at, revision), _in_table(at, revision)
+    if inputs and inputs.base:
+        return at.spec.base_engine if at.spec.base_engine in SALTED_ENGINES else None
     if inputs:
         return inputs.engine.type if inputs.engine.type in SALTED_ENGINES else None
     return before.engine if before else None
