@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+KIND, PLURAL = "ModelAdapter", "modeladapters"
+CONFIG_MAP = "slipway-adapters"  # of each namespace: under DEPLOYMENT.json the file of a deployment
 ADAPTERS_PORT, ADAPTERS_PATH = 8004, "/adapters"
 MAX_ADAPTERS = 512  # entries of a file: 256 ModelAdapters, and of those that roll out two versions
 MAX_FILE_BYTES = MAX_REPORT_BYTES = 1 << 20
@@ -20,6 +22,22 @@ _Revision = Annotated[str, Meta(max_length=64, pattern=r"^[a-z0-9]([a-z0-9-]*[a-
 def lora_name(adapter: str, revision: str) -> str:
     """The name by which an engine knows one version of an adapter: `model` of the requests that gateways send to it."""
     return f"{adapter}@{revision}"
+
+
+_SUFFIX = ".adapter"
+
+
+def subject_name(adapter: str) -> str:
+    """The name of a ModelAdapter among ModelDeployments, none of which has a dot in its name.
+
+    Owners of model names, reports of gateways (`/internal/routes`), labels and names of its children have this one.
+    """
+    return f"{adapter}{_SUFFIX}"
+
+
+def adapter_of(name: str) -> str | None:
+    """The ModelAdapter that has this name among ModelDeployments; None where it is the name of a ModelDeployment."""
+    return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None
 
 
 class AdapterSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
