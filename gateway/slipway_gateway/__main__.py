@@ -21,7 +21,7 @@ from slipway_process import collector, logs
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .assembly.cluster import Run, authenticator_of, gateways_watch, provider_keys, service_accounts, tables_of
-from .assembly.forwarding import balancer_of, caches_of, forwarding_of
+from .assembly.forwarding import adapter_reports_of, balancer_of, caches_of, forwarding_of
 from .assembly.plane import join_lane
 from .assembly.stores import (
     SharedStores,
@@ -232,6 +232,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 "gateways": (gateways_watch(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
                 "guards": (forwarding.guards.run, OnFailure.SHOW),
+                "adapters": (adapter_reports_of(session, balancer, metrics).run, OnFailure.SHOW),
                 "probes": (forwarding.twins.run if settings.twin_max_inflight else None, OnFailure.SHOW),
                 "grpc-connections": (grpc_port.run if grpc_port else None, OnFailure.SHOW),
             },

@@ -41,13 +41,13 @@ Pages = Callable[[str], Page]  # the page of a path, from any of several threads
 
 
 @contextlib.contextmanager
-def served(port: int, pages: Pages, name: str) -> Iterator[int]:
-    """Serves on `port` within the context, from threads of this name; yields the bound port.
+def served(port: int, pages: Pages, name: str, host: str = "") -> Iterator[int]:
+    """Serves on `port` within the context, from threads of this name; yields the bound port. `host`: "" for all.
 
     Yields 0 and serves nothing when the port cannot be bound.
     """
     try:
-        listener = _listener(port)
+        listener = socket.create_server((host, port), backlog=CONNECTIONS) if host else _listener(port)
     except OSError as error:
         log.warning("port %d cannot be bound: %s", port, error)
         yield 0

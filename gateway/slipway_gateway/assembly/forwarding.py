@@ -52,6 +52,7 @@ from ..routing.table import namespace_of
 from ..settings import GatewaySettings
 from ..telemetry.inference_log import InferenceLog
 from ..telemetry.metrics import GatewayMetrics
+from ..upstream.adapter_reports import AdapterReports
 from ..upstream.isolation import TenantIsolation
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
@@ -111,6 +112,13 @@ def forwarding_of(
     )
     parts = (feedback, resumption, queue, twins, inference_log, crashes, signer, events)
     return Forwarding(proxy, budget, *parts, external, classifiers, streams, guards)
+
+
+def adapter_reports_of(
+    session: aiohttp.ClientSession, balancer: LoadBalancer, metrics: GatewayMetrics
+) -> AdapterReports:
+    """What reads from pods which adapters they hold."""
+    return AdapterReports(session, balancer.adapters, balancer.publish_again, metrics.adapter_report)
 
 
 def _mirrors(

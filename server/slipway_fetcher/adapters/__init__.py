@@ -48,6 +48,7 @@ class AdapterLoaderSettings(ProcessSettings):
     engine: Annotated[Literal["slipway", "vllm", "sglang"], Variable()] = Field(
         "slipway", description="which API for adapters the engine has"
     )
+    host: Annotated[str, Variable(), Flag("ADDRESS")] = Field("", description="address of the port; empty: all")
     port: Annotated[Port, Variable()] = Field(
         ADAPTERS_PORT, description="port of /adapters, /ready, /live and /metrics; 0: any"
     )
@@ -64,10 +65,10 @@ def main() -> None:
     logs.configure(settings.log_level)
     assert settings.adapters_config, "the settings require it"
     rules = LoaderRules(settings.adapters_config, settings.dest, settings.max_bytes, settings.max_fetch_s)
-    sys.exit(asyncio.run(run(rules, EngineApi(settings.engine_url, settings.engine), settings.port)))
+    sys.exit(asyncio.run(run(rules, EngineApi(settings.engine_url, settings.engine), settings.port, settings.host)))
 
 
-async def run(rules: LoaderRules, engine: EngineApi, port: int) -> int:
+async def run(rules: LoaderRules, engine: EngineApi, port: int, host: str = "") -> int:
     """Follow the file until SIGTERM or SIGINT. Returns 1 where the port is taken, or when its task failed too often."""
     rules.folder.mkdir(parents=True, exist_ok=True)
     loader, stop = AdapterLoader(rules, engine), asyncio.Event()
@@ -79,7 +80,7 @@ async def run(rules: LoaderRules, engine: EngineApi, port: int) -> int:
     tasks = Supervisor(restarted, stop.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with pages.served(port, lambda path: page_of(loader, path, restarts[0]), "report") as bound:
+    with pages.served(port, lambda path: page_of(loader, path, restarts[0]), "report", host) as bound:
         if not bound:
             last_words(f"The port {port} of the report cannot be bound.")
             return 1

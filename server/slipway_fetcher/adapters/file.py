@@ -9,7 +9,11 @@ from slipway_contracts.adapters import MAX_FILE_BYTES, AdapterEntry, AdapterFile
 
 
 class AdapterFileError(Exception):
-    """The file is not there, or wrong; the sentence says where."""
+    """The file cannot be read, or is wrong; the sentence says where."""
+
+
+class NoFileError(AdapterFileError):
+    """There is no file: its ConfigMap is not there."""
 
 
 def read_file(file: Path) -> tuple[AdapterEntry, ...]:
@@ -17,6 +21,8 @@ def read_file(file: Path) -> tuple[AdapterEntry, ...]:
     try:
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise NoFileError(f"There is no file {file}.") from None
     except OSError as error:
         raise AdapterFileError(f"The file {file} cannot be read: {error.strerror}.") from None
     if len(content) > MAX_FILE_BYTES:

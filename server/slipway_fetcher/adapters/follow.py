@@ -22,7 +22,7 @@ from slipway_process.termination import DATA_ERROR
 from .. import fetch_process, marker
 from ..folder import PEFT_FORMAT
 from .engine import EngineAdapter, EngineApi, EngineBusyError, EngineDownError, EngineRefusedError
-from .file import AdapterFileError, folder_of, name_of, read_file
+from .file import AdapterFileError, NoFileError, folder_of, name_of, read_file
 
 log = logging.getLogger("slipway.adapter_loader")
 
@@ -102,6 +102,7 @@ class AdapterLoader:
         self.looked_s = time.monotonic()
         self._held: dict[str, _Held] = {}  # by the engine's name
         self._first: tuple[str, ...] | None = None
+        self._was_read = False  # whether there was a right file since the start
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(PARALLEL)
 
@@ -132,7 +133,7 @@ class AdapterLoader:
         except EngineBusyError as error:  # what it has loaded stays so
             log.warning("%s", error)
             present = None
-        if present is not None and self._first is not None:
+        if present is not None and self._was_read:
             await self._remove(present)
         for name, held in self._held.items():
             self._advance(held, present.get(name) if present else None, engine_is_up=present is not None)
@@ -145,11 +146,14 @@ class AdapterLoader:
         try:
             entries = read_file(self.rules.file)
         except AdapterFileError as error:
+            if isinstance(error, NoFileError) and self._first is None:
+                self._first = ()  # a deployment without adapters has none; what the engine has may stay
+                return
             if str(error) != self.wrong:
                 log.error("the former file counts: %s", error)
             self.wrong = str(error)
             return
-        self.wrong = ""
+        self.wrong, self._was_read = "", True
         listed = {name_of(entry): entry for entry in entries}
         for name in [name for name, held in self._held.items() if listed.get(name) != held.entry]:
             former = self._held.pop(name)

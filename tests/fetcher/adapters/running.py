@@ -27,7 +27,9 @@ def write_file(file: Path, *entries: dict[str, Any]) -> None:
 
 
 class LoaderProcess:
-    def __init__(self, file: Path, dest: Path, engine_url: str, *flags: str, port: int = 0) -> None:
+    def __init__(
+        self, file: Path, dest: Path, engine_url: str, *flags: str, port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
         environment = dict(os.environ, PYTHONPATH=SOURCES)
         self.process = subprocess.Popen(
             [
@@ -45,7 +47,7 @@ class LoaderProcess:
             if message["msg"] == "listening":
                 self.port = int(message["port"])
                 break
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
 
     def __enter__(self) -> "LoaderProcess":
         return self

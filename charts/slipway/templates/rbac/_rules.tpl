@@ -207,7 +207,7 @@
 
 {{- define "slipway.gatewayRules" -}}
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments, modelroutes, experiments]
+  resources: [modeldeployments, modeladapters, modelroutes, experiments]
   verbs: [get, list, watch]
 # Endpoints are pods that a revision's own ReplicaSet controls, or leaders of its LeaderWorkerSet.
 - apiGroups: [""]
