@@ -67,10 +67,15 @@ class Pod:
         assert status == 200, answer
         return str(answer["choices"][0]["text"])
 
+    def kill_engine(self) -> None:
+        """As the kubelet does, with all of its processes."""
+        if self.engine:
+            self.engine.__exit__()
+
     def kill(self) -> None:
-        for process in (self.engine and self.engine.process, self.loader and self.loader.process):
-            if process and process.poll() is None:
-                process.kill()
+        self.kill_engine()
+        if self.loader:
+            self.loader.kill()
 
 
 @pytest.fixture(scope="module")
@@ -187,24 +192,24 @@ async def test_each_session_has_the_text_of_one_revision_under_the_adapters_own_
 async def test_requests_go_only_to_pods_that_have_the_revision(
     pods: tuple[Pod, Pod], texts: dict[str, str], tmp_path: Path
 ) -> None:
-    one, two = pods
+    _, two = pods
     two.lists("r1")
     await asyncio.to_thread(two.has, "r1")
     try:
-        async with gateway("--routes", str(routes(tmp_path / "routes.yaml", *pods))) as gate:
-            async with load(gate, texts) as running:
-                await running.goes_on(24)
-                found = await report(gate, "file/support")
-                assert {name: item["endpoints"] for name, item in found["revisions"].items()} == {"r1": 2, "r2": 1}
-                two.lists(*REVISIONS)
-                await until_async_endpoints(gate, 2)
-                await running.goes_on(12)
+        file = routes(tmp_path / "routes.yaml", *pods)
+        async with gateway("--routes", str(file)) as gate, load(gate, texts) as running:
+            await running.goes_on(24)
+            found = await report(gate, "file/support")
+            assert {name: item["endpoints"] for name, item in found["revisions"].items()} == {"r1": 2, "r2": 1}
+            two.lists(*REVISIONS)
+            await until_endpoints(gate, 2)
+            await running.goes_on(12)
     finally:
         two.lists(*REVISIONS)
         await asyncio.to_thread(two.has, *REVISIONS)
 
 
-async def until_async_endpoints(gate: Process, count: int) -> None:
+async def until_endpoints(gate: Process, count: int) -> None:
     async def endpoints() -> int:
         return int((await report(gate, "file/support"))["revisions"]["r2"]["endpoints"])
 
@@ -221,14 +226,14 @@ async def test_no_request_fails_while_loader_engine_files_and_gateway_end(
         assert one.loader and one.engine
         one.loader.kill()
         await running.goes_on(12)
-        one.engine.process.kill()
+        await asyncio.to_thread(one.kill_engine)
         await running.goes_on(24)
         one.start_engine()
         await asyncio.to_thread(one.engine.wait_ready)
         await running.goes_on(24)  # the engine is there, and knows no adapter: what it refuses goes to the other pod
         one.start_loader()
         await asyncio.to_thread(one.has, *REVISIONS)
-        await until_async_endpoints(gate, 2)
+        await until_endpoints(gate, 2)
         await running.goes_on(12)
         for folder in one.dest.iterdir():
             await asyncio.to_thread(remove, folder)

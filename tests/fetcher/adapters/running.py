@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ class LoaderProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stderr
-        for line in self.process.stderr:
-            message = json.loads(line)
-            if message["msg"] == "listening":
-                self.port = int(message["port"])
-                break
+        self.lines: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        until(lambda: self.lines or self.process.poll() is not None, "the port", 60)
+        listening = next((line for line in self.lines if line["msg"] == "listening"), None)
+        assert listening, self.lines
+        self.port = int(listening["port"])
         self.url = f"http://{host}:{self.port}"
 
     def __enter__(self) -> "LoaderProcess":
@@ -57,9 +59,16 @@ class LoaderProcess:
 
     def kill(self) -> None:
         self.process.kill()
+        self._reader.join()
         self.process.wait()
         if self.process.stderr:
             self.process.stderr.close()
+
+    def _read(self) -> None:
+        """Keeps the log, so that the process never waits for its reader."""
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.lines.append(json.loads(line))
 
     def states(self) -> dict[str, str]:
         """States by name and revision."""
