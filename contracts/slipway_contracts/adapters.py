@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from slipway_contracts.fetch_source import FetchSource
+
 KIND, PLURAL = "ModelAdapter", "modeladapters"
 CONFIG_MAP = "slipway-adapters"  # of each namespace: under DEPLOYMENT.json the file of a deployment
 ADAPTERS_PORT, ADAPTERS_PATH = 8004, "/adapters"
@@ -40,23 +42,13 @@ def adapter_of(name: str) -> str | None:
     return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None
 
 
-class AdapterSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the files of an adapter come from."""
-
-    uri: Annotated[str, Meta(min_length=1, max_length=2048)]
-    revision: Annotated[str, Meta(max_length=256)] = ""
-    endpoint: Annotated[str, Meta(max_length=256)] = ""
-    region: Annotated[str, Meta(max_length=64)] = ""
-    account: Annotated[str, Meta(max_length=24)] = ""
-
-
 class AdapterEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One revision of one adapter, which every pod of the deployment is to hold."""
 
     name: _Name
     """Name that clients send as "model"."""
     revision: _Revision
-    source: AdapterSource
+    source: FetchSource
     digest: Annotated[str, Meta(max_length=128)] = ""
     """What the files must be, as a pod reported it before; "": what the source has now."""
 

@@ -68,7 +68,8 @@ class RouteReport:
 
     `objectives`: counts by key, which `service_levels.read` reads; None: the route has none. `recounts_differ`: in what
     the compiled lane and Python counted requests of the route differently, since the process began. `accuracy`: counts
-    for spec.accuracy, which `accuracy.read` reads; None: the route has none.
+    for spec.accuracy, which `accuracy.read` reads; None: the route has none. `key_problems`: why API keys of
+    fallbacks that are other providers could not be read, a sentence each.
     """
 
     uid: str = ""
@@ -83,6 +84,7 @@ class RouteReport:
     objectives: Any = None
     recounts_differ: tuple[str, ...] = ()
     accuracy: Any = None
+    key_problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.fetch_source import FetchSource
 from slipway_fetcher.pool import PoolFetcherSettings
 from slipway_gateway.routing.pods import LABEL_POOL, LABEL_REVISION, parse_pod
 from slipway_gateway.routing.table import POOL_PREFIX, build, parse_route
@@ -58,7 +59,7 @@ def test_server_and_fetcher_read_the_operators_file(tmp_path: Path) -> None:
     assert found.defaults == {"iris": "r1"}, "requests without a gateway get stable"
     assert (first.shown_version, second.shown_version) == ("r1", "v2")
     assert (second.path, second.max_in_flight, second.max_memory_bytes, second.threads) == ("r2", 8, 1 << 30, 2)
-    assert second.source == catalog.PoolSource(
+    assert second.source == FetchSource(
         uri="s3://bucket/r2", revision="sha256:" + "0" * 64, endpoint="https://minio:9000", region="eu-1"
     )
 

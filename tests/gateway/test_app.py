@@ -244,6 +244,7 @@ async def test_routes_report_is_the_contract() -> None:
             "implausible_usage": None,
             "objectives": None,
             "recounts_differ": [],
+            "key_problems": [],
             "accuracy": None,
         }
         assert report.pop("table") == {"restored": False, "age_s": 0.0}

@@ -82,6 +82,9 @@ class Town:
         async with await self.gate.post(body or ASK, headers=headers, **options) as answer:
             return answer.status, await answer.text(), dict(answer.headers)
 
+    def key_problems(self) -> tuple[str, ...]:
+        return self.gate.balancer.report()["ns/chat"].key_problems
+
     def called(self, result: str) -> float:
         labels = {"model": "chat", "provider": NAME, "result": result}
         return self.gate.metrics.registry.get_sample_value("slipway_gateway_external_requests_total", labels) or 0
@@ -318,7 +321,9 @@ async def test_a_secret_that_cannot_be_read_and_full_places_are_no_calls(tls: Pr
     async with town(tls, whole(ANSWER), external_max_inflight=1) as here:
         here.publish(external=(replace(here.target, secret="gone"),))
         assert (await here.ask())[0] == 500 and here.called("no_key") == 1
+        assert here.key_problems() == ("there is no such Secret",)
         here.publish()
+        assert here.key_problems() == (), "the key that this one names was not needed yet"
         places = here.gate.edge._forwarding.external._places
         places.force("another")
         assert (await here.ask())[0] == 500 and here.called("busy") == 1

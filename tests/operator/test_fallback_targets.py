@@ -1,15 +1,18 @@
 """The status names a fallback without a ModelDeployment, and no longer once it is there."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from slipway_contracts.gateway_report import RouteReport, encoded
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.component import ReconciledDeployment
 from slipway_operator.fallbacks.runner import FallbackTargets
-from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.kube.reading.gateways import LONGEST_PROBLEM, Answer
+from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.planning.conditions import table
 from slipway_operator.planning.conditions.fallbacks import fallbacks_resolved
@@ -77,6 +80,28 @@ def test_the_condition_says_what_is_missing_and_goes_when_it_is_there() -> None:
     later = Condition(shown.type, "False", shown.reason, "another", NOW)
     assert [one.reason for one in table.events([later], [shown])] == ["FallbackNotFound"]
     assert not list(table.events([shown], [shown]))
+
+
+def test_the_condition_says_which_key_of_a_provider_no_gateway_can_read() -> None:
+    gateways = (
+        Gateway("b", ready=True, reachable=True, key_problems=("Secret 'b'",)),
+        Gateway("a", ready=True, reachable=True, key_problems=("Secret 'openai' may not be read", "Secret 'a'")),
+        Gateway("0", ready=False, reachable=False, gone=True, key_problems=("of a gateway that is gone",)),
+    )
+    facts = condition_facts(CHAT.obj, gateways=gateways)
+    with_provider = replace(facts, at=replace(facts.at, spec=CHAT.spec))
+    shown = fallbacks_resolved.condition(with_provider, None)
+    assert shown and (shown.status, shown.reason) == ("False", "KeyUnavailable")
+    assert shown.message.endswith("API key: Secret 'a'; Secret 'openai' may not be read")
+    assert [event.reason for event in table.events([], [shown])] == ["ProviderKeyUnavailable"]
+    assert fallbacks_resolved.condition(facts, shown) is None, "a report may name what the spec lacks"
+
+
+def test_a_report_may_hold_any_number_of_key_problems_of_any_length() -> None:
+    report = RouteReport("u", 1, key_problems=("x" * 100_000,) * 1000)
+    answer = Answer("gateway", ready=True, reachable=True, routes=encoded({"team/chat": report}))
+    read = answer.about("team", "chat", "u").key_problems
+    assert len(read) == 4 and all(len(problem) <= LONGEST_PROBLEM for problem in read)
 
 
 @pytest.mark.parametrize(

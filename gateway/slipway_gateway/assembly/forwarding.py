@@ -98,6 +98,7 @@ def forwarding_of(
     relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s, events)
     classifiers = _classifiers(settings, balancer, sender, metrics)
     external = external_of(settings, read_key, clock)
+    balancer.key_problems = external.key_problems
     proxy = Proxy(
         settings,
         balancer,

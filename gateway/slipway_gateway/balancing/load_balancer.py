@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slipway_contracts.gateway_report import RevisionReport, RouteReport
+from slipway_contracts.resilience import ExternalTarget
 from slipway_contracts.route_table import MirrorRoute
 
 from ..judging.outcome import OutcomeRecorder
@@ -12,7 +13,7 @@ from ..judging.samples import MAX_ENTRIES, GenerationSamples
 from ..routing.adapters import with_adapters
 from ..routing.mirroring import choose_mirror
 from ..routing.router import RouteEndpoint, assign_revision, host_order, pick, pick_in_revision
-from ..routing.table import Route, RouteTable, equivalent_revisions
+from ..routing.table import Route, RouteTable, equivalent_revisions, namespace_of
 from ..telemetry.metrics import GatewayMetrics
 from .accuracy import Accuracy
 from .activity import ActivityTracker, RouteActivity
@@ -43,6 +44,13 @@ if TYPE_CHECKING:
     from ..fast_lane.lane import FastLane
 
 
+KeyProblems = Callable[[str, tuple[ExternalTarget, ...]], tuple[str, ...]]  # of a namespace; a sentence each
+
+
+def _no_problems(namespace: str, targets: tuple[ExternalTarget, ...]) -> tuple[str, ...]:
+    return ()
+
+
 class LoadBalancer:
     """Joins the published table with the live state of its routes.
 
@@ -68,6 +76,7 @@ class LoadBalancer:
         self._source: RouteTable | None = None  # the last table, without what pods report
         self.adapters = HeldAdapterReports(clock)
         self._lane: FastLane | None = None
+        self.key_problems: KeyProblems = _no_problems
         self.failsafe = FailsafeState(metrics, failsafe or FailsafeSettings(), clock)
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
@@ -405,4 +414,5 @@ class LoadBalancer:
             self.objectives.report(route),
             self._lane.recounter.differing(route.name) if self._lane else (),
             self.accuracy.report(route),
+            self.key_problems(namespace_of(route.name), route.external),
         )

@@ -6,7 +6,7 @@ quote the key or the account.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -89,6 +89,11 @@ class ExternalClient:
         """Whether the administrator listed the provider's host, and the provider has such a path."""
         url = provider_request.url_of(target, path)
         return bool(url) and self._hosts.read(url) is not None
+
+    def key_problems(self, namespace: str, targets: Iterable[ExternalTarget]) -> tuple[str, ...]:
+        """Why keys of providers could not be read when they were needed last, a sentence for each."""
+        problems = (self._keys.problem(namespace, target.secret, target.key) for target in targets)
+        return tuple(dict.fromkeys(problem for problem in problems if problem))
 
     async def respond(self, call: ExternalCall) -> UpstreamResponse | CallFailure:
         """The response to relay, or why there is none."""

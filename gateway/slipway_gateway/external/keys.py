@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from slipway_process.fair_memory import FairMemory
 
 KEPT_S, FAILURE_KEPT_S = 60.0, 5.0
+PROBLEM_SHOWN_S = 600.0  # after the last attempt: without one nothing shows that the Secret was mended
 MOST_KEYS = 1024
 
 SecretName = tuple[str, str, str]  # namespace, name and key of a Secret
@@ -49,3 +50,9 @@ class ProviderKeys:
         if kept.problem:
             raise KeyUnavailable(kept.problem)
         return kept.key
+
+    def problem(self, namespace: str, secret: str, key: str) -> str:
+        """Why the last attempt to read the key failed; "": it did not, or was long ago."""
+        kept = self._kept.get(namespace, (namespace, secret, key))
+        is_recent = kept is not None and self._clock() < kept.until_s + PROBLEM_SHOWN_S
+        return kept.problem if kept and is_recent else ""

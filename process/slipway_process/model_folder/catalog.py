@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from slipway_contracts.fetch_source import FetchSource
 from slipway_process.model_folder.checkpoint import ENTRIES_LIMIT, MARKER, CheckpointError, follow_marker
 
 MAX_MODELS = 256  # entries, and so values of the labels of metrics
@@ -19,16 +20,6 @@ MAX_ERROR_BYTES = 4096
 
 ModelKey: TypeAlias = tuple[str, str]  # name and version
 _Path = Annotated[str, Meta(min_length=1, max_length=1024)]
-
-
-class PoolSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the files of an entry come from, for slipway-pool-fetcher; the server itself downloads nothing."""
-
-    uri: Annotated[str, Meta(min_length=1, max_length=2048)]
-    revision: Annotated[str, Meta(max_length=256)] = ""
-    endpoint: Annotated[str, Meta(max_length=256)] = ""
-    region: Annotated[str, Meta(max_length=64)] = ""
-    account: Annotated[str, Meta(max_length=24)] = ""
 
 
 class PoolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,7 +36,7 @@ class PoolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_in_flight: Annotated[int, Meta(ge=1, le=65_536)] = 64
     max_memory_bytes: Annotated[int, Meta(ge=0, le=2**62)] = 0  # 0: the server's --max-model-memory-bytes
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
-    source: PoolSource | None = None  # a fetcher brings the files, and its marker says that they are whole
+    source: FetchSource | None = None  # a fetcher brings the files, and its marker says that they are whole
 
     @property
     def key(self) -> ModelKey:

@@ -17,6 +17,7 @@ from slipway_contracts.gateway_report import (
     read_report,
     read_route,
 )
+from slipway_contracts.resilience import MOST_FALLBACKS
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import ENDPOINT_SLICES
@@ -36,6 +37,7 @@ PORT_NAME, TLS_PORT_NAME = "admin", "internal"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
 MOST_AT_A_POD = 1 << 20
 MOST_KINDS, LONGEST_KIND = 8, 32  # of differences between two lanes; a gateway has seven
+LONGEST_PROBLEM = 512  # characters of a sentence about a provider's key
 _MAX_S = 1e9
 _MALFORMED = (ValueError, RecursionError)  # what a report raises where it is read; msgspec's errors are ValueErrors
 _SERVICE_LABEL = "kubernetes.io/service-name"
@@ -120,6 +122,7 @@ class Answer:
             accuracy=accuracy.read(route.accuracy),
             implausible_usage=usage and ImplausibleUsage(_count(usage.reported), _count(usage.possible)),
             recounts_differ=tuple(kind[:LONGEST_KIND] for kind in route.recounts_differ[:MOST_KINDS]),
+            key_problems=tuple(problem[:LONGEST_PROBLEM] for problem in route.key_problems[:MOST_FALLBACKS]),
         )
 
     def _route(self, namespace: str, name: str) -> RouteReport:

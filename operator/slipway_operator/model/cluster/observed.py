@@ -143,6 +143,7 @@ class Gateway:
     service: ServiceReport = field(default_factory=ServiceReport)
     implausible_usage: ImplausibleUsage | None = None  # of the last minutes; None: all reports were plausible
     recounts_differ: tuple[str, ...] = ()  # in what its two lanes counted requests differently
+    key_problems: tuple[str, ...] = ()  # why API keys of other providers could not be read
     # Requests in progress by revision and pod address; a revision is missing when the gateway does not report its pods.
     at_pods: dict[str, dict[str, int]] = field(default_factory=dict)
     objectives: dict[str, Counted] = field(default_factory=dict)  # counts by key, since its process has the limits
