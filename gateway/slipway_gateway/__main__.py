@@ -21,7 +21,7 @@ from slipway_process import collector, logs
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .assembly.cluster import Run, authenticator_of, gateways_watch, provider_keys, service_accounts, tables_of
-from .assembly.forwarding import adapter_reports_of, balancer_of, caches_of, forwarding_of
+from .assembly.forwarding import adapter_runs, balancer_of, caches_of, forwarding_of
 from .assembly.plane import join_lane
 from .assembly.stores import (
     SharedStores,
@@ -224,7 +224,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         _supervise(
             tasks,
             {
-                **(tables.runs | experiments.runs),
+                **(tables.runs | experiments.runs | adapter_runs(session, balancer, metrics)),
                 "ledger": (ledger.run, OnFailure.UNREADY),
                 "plane": (plane.run if plane else None, OnFailure.UNREADY),
                 **{name: (store_.run, OnFailure.UNREADY) for name, store_ in shared.tasks.items()},
@@ -232,7 +232,6 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 "gateways": (gateways_watch(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
                 "guards": (forwarding.guards.run, OnFailure.SHOW),
-                "adapters": (adapter_reports_of(session, balancer, metrics).run, OnFailure.SHOW),
                 "probes": (forwarding.twins.run if settings.twin_max_inflight else None, OnFailure.SHOW),
                 "grpc-connections": (grpc_port.run if grpc_port else None, OnFailure.SHOW),
             },

@@ -261,6 +261,6 @@ async def test_pairs_of_two_revisions_go_to_one_pod(
 
         async def pairs() -> int:
             samples = (await report(gate, "file/support"))["samples"]
-            return sum(item["pairs"] for one in samples["generations"] for item in one["twins"].values())
+            return sum(counts["pairs"] for generation in samples for counts in generation["twins"].values())
 
         await until_async(pairs, "pairs", 60, holds=lambda found: found == 8)

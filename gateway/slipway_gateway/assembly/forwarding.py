@@ -10,6 +10,7 @@ import aiohttp
 
 from slipway_process.network.listed_hosts import ListedHosts
 from slipway_process.places import Places
+from slipway_process.supervisor import OnFailure
 
 from ..balancing.failsafe import CutOffRule
 from ..balancing.failsafe_state import FailsafeSettings
@@ -56,6 +57,7 @@ from ..upstream.adapter_reports import AdapterReports
 from ..upstream.isolation import TenantIsolation
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
+from .cluster import Run
 
 
 def forwarding_of(
@@ -115,11 +117,12 @@ def forwarding_of(
     return Forwarding(proxy, budget, *parts, external, classifiers, streams, guards)
 
 
-def adapter_reports_of(
+def adapter_runs(
     session: aiohttp.ClientSession, balancer: LoadBalancer, metrics: GatewayMetrics
-) -> AdapterReports:
-    """What reads from pods which adapters they hold."""
-    return AdapterReports(session, balancer.adapters, balancer.publish_again, metrics.adapter_report)
+) -> dict[str, tuple[Run | None, OnFailure]]:
+    """The task that reads from pods which adapters they hold: without it a gateway serves all others."""
+    reports = AdapterReports(session, balancer.adapters, balancer.publish_again, metrics.adapter_report)
+    return {"adapters": (reports.run, OnFailure.SHOW)}
 
 
 def _mirrors(
