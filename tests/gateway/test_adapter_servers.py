@@ -159,7 +159,7 @@ async def load(gate: Process, texts: dict[str, str]) -> AsyncIterator[Load]:
         running = asyncio.create_task(made.run(client))
         try:
             yield made
-            assert not running.done(), await running
+            assert not running.done(), running.exception()
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -210,10 +210,10 @@ async def test_requests_go_only_to_pods_that_have_the_revision(
 
 
 async def until_endpoints(gate: Process, count: int) -> None:
-    async def endpoints() -> int:
-        return int((await report(gate, "file/support"))["revisions"]["r2"]["endpoints"])
+    async def are_there() -> bool:
+        return bool((await report(gate, "file/support"))["revisions"]["r2"]["endpoints"] == count)
 
-    await until_async(endpoints, "endpoints", 60, holds=lambda found: found == count)
+    await until_async(are_there, "endpoints", 60)
 
 
 async def test_no_request_fails_while_loader_engine_files_and_gateway_end(
@@ -259,8 +259,8 @@ async def test_pairs_of_two_revisions_go_to_one_pod(
                 await sender.send(client, f"pair{number}")
         assert not sender.wrong and set(sender.answered) == {"r2"}
 
-        async def pairs() -> int:
+        async def all_counted() -> bool:
             samples = (await report(gate, "file/support"))["samples"]
-            return sum(counts["pairs"] for generation in samples for counts in generation["twins"].values())
+            return sum(counts["pairs"] for generation in samples for counts in generation["twins"].values()) == 8
 
-        await until_async(pairs, "pairs", 60, holds=lambda found: found == 8)
+        await until_async(all_counted, "pairs", 60)

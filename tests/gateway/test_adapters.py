@@ -154,7 +154,7 @@ REFUSALS = (
 
 
 @pytest.mark.parametrize(("engine", "status", "body"), REFUSALS, ids=[engine for engine, *_ in REFUSALS])
-def test_a_pod_that_does_not_know_an_adapter_is_told_from_a_bad_request(engine: str, status: int, body: bytes) -> None:
+def test_a_pod_that_does_not_know_an_adapter_differs_from_a_bad_request(engine: str, status: int, body: bytes) -> None:
     call = AdapterCall("support")
     assert call.is_refused(status, body, "r1", engine)
     assert not call.is_refused(status, body, "r2", engine) and not call.is_refused(500, body, "r1", engine)
