@@ -261,6 +261,7 @@ async def test_pairs_of_two_revisions_go_to_one_pod(
 
         async def all_counted() -> bool:
             samples = (await report(gate, "file/support"))["samples"]
-            return sum(counts["pairs"] for generation in samples for counts in generation["twins"].values()) == 8
+            counts = [twins for generation in samples for twins in generation["twins"].values()]
+            return bool(sum(one["pairs"] for one in counts) == 8)
 
         await until_async(all_counted, "pairs", 60)
