@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from slipway_console.settings import ConsoleSettings
+from slipway_fetcher.adapters import AdapterLoaderSettings
 from slipway_fetcher.pool import PoolFetcherSettings
 from slipway_fetcher.settings import FetcherSettings
 from slipway_gateway.settings import GatewaySettings
@@ -20,6 +21,7 @@ PROCESSES: tuple[type[ProcessSettings], ...] = (
     PredictSettings,
     FetcherSettings,
     PoolFetcherSettings,
+    AdapterLoaderSettings,
     ConsoleSettings,
 )
 

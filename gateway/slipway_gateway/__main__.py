@@ -21,7 +21,7 @@ from slipway_process import collector, logs
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .assembly.cluster import Run, authenticator_of, gateways_watch, provider_keys, service_accounts, tables_of
-from .assembly.forwarding import balancer_of, caches_of, forwarding_of
+from .assembly.forwarding import adapter_runs, balancer_of, caches_of, forwarding_of
 from .assembly.plane import join_lane
 from .assembly.stores import (
     SharedStores,
@@ -234,7 +234,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         _supervise(
             tasks,
             {
-                **(tables.runs | experiments.runs),
+                **(tables.runs | experiments.runs | adapter_runs(session, balancer, metrics)),
                 "ledger": (ledger.run, OnFailure.UNREADY),
                 "plane": (plane.run if plane else None, OnFailure.UNREADY),
                 **{name: (store_.run, OnFailure.UNREADY) for name, store_ in shared.tasks.items()},

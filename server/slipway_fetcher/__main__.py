@@ -52,6 +52,8 @@ def main() -> None:
 
 
 def _formats(settings: FetcherSettings) -> Formats:
+    if settings.format == folder.PEFT_FORMAT:
+        return folder.PEFT
     if settings.format:
         return folder.classic(settings.format)
     return folder.ANY_ENGINE if settings.any_engine else folder.SLIPWAY

@@ -7,6 +7,7 @@ them for other pods.
 
 import json
 import logging
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -136,18 +137,19 @@ def _check_usable(path: Path, dest: Path, uri: str, formats: Formats) -> None:
         classic.find(path, formats.classic)
     else:
         formats.require_weights(folder.names_in(path), guard.shown(uri))
-        folder.link(dest / LINK, path)
+        if not formats.required:
+            folder.link(dest / LINK, path)
 
 
 def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | None, sources: Sources) -> Found:
     parts, rules, formats, resolved = urlsplit(uri), sources.rules, sources.formats, sources.resolved
     match parts.scheme:
         case "file":
-            return _in_place(Path(parts.netloc + parts.path), sources.formats)
+            return _in_place(Path(parts.netloc + parts.path), dest, max_bytes, formats)
         case "pvc":
             name = parts.path.strip("/")
             root = folder.inside(sources.pvc_mount, name) if name else sources.pvc_mount
-            return _in_place(root, sources.formats)
+            return _in_place(root, dest, max_bytes, formats)
         case "hf":
             repository, pinned = parts.netloc + parts.path, kept.commit if kept else ""
             path, commit, left_out = hubs.download(
@@ -172,9 +174,29 @@ def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | 
     raise FetchError(f"{guard.shown(uri)} is not understood: model URIs begin with {SCHEMES}.")
 
 
-def _in_place(path: Path, formats: Formats) -> Found:
+def _in_place(path: Path, dest: Path, max_bytes: int, formats: Formats) -> Found:
     folder.check(path)
+    if formats.required:
+        path = _copied(path, dest, max_bytes, formats)
     return Found(path, "", tuple(formats.left_out(folder.names_in(path), str(path))))
+
+
+def _copied(path: Path, dest: Path, max_bytes: int, formats: Formats) -> Path:
+    """A copy of the files that are required: an engine loads adapters from below one folder alone."""
+    formats.require_weights(folder.names_in(path), str(path))
+    files = [path / name for name in sorted(formats.required)]
+    size_bytes = sum(file.stat().st_size for file in files)
+    folder.check_size(size_bytes, max_bytes, str(path))
+    partial, target = dest / "model.partial", dest / "model"
+    with folder.writing(target):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        folder.check_room(dest, size_bytes)
+        for file in files:
+            shutil.copyfile(file, partial / file.name)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+    return target
 
 
 def _check_revision(digest: str, wanted: str, source: str) -> None:

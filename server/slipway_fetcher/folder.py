@@ -46,9 +46,12 @@ class Formats:
     other: frozenset[str] = frozenset({".json", ".jinja", ".txt", ".model", ".md"})
     advice: str = "convert them to safetensors"
     classic: str = ""  # format of a classic model, or auto
+    required: frozenset[str] = frozenset()  # names of the only files that are kept, each of which must be there
 
     def is_kept(self, name: str) -> bool:
         pure = PurePosixPath(name)
+        if self.required:
+            return pure.name in self.required
         return pure.suffix in self.weights | self.other and pure.name != MARKER
 
     def left_out(self, names: Iterable[str], source: str) -> list[str]:
@@ -69,7 +72,10 @@ class Formats:
         return [name for name in names if not self.is_kept(name)]
 
     def require_weights(self, names: Iterable[str], source: str) -> None:
-        """Raise UnusableError for a folder without weights."""
+        """Raise UnusableError for a folder without weights, or without a file that is required."""
+        names = list(names)
+        if missing := sorted(self.required.difference(names)):
+            raise UnusableError(f"{source} has no {missing[0]}.")
         if not self._has_weights(names):
             raise UnusableError(f"{source} has no weights: no file ends in {', '.join(sorted(self.weights))}.")
 
@@ -81,6 +87,13 @@ SLIPWAY = Formats(frozenset({".safetensors"}))
 ANY_ENGINE = Formats(
     frozenset({".safetensors", ".gguf", ".onnx"}), SLIPWAY.other | {".tiktoken", ".yaml", ".yml", ".onnx_data"}
 )
+# A LoRA adapter, as peft saves it: https://huggingface.co/docs/peft/developer_guides/checkpoint
+PEFT = Formats(
+    frozenset({".safetensors"}),
+    frozenset({".json"}),
+    required=frozenset({"adapter_config.json", "adapter_model.safetensors"}),
+)
+PEFT_FORMAT = "peft"  # its name among the formats
 
 _CLASSIC = Formats(
     frozenset({".onnx", ".ubj", ".skops", ".json", ".txt"}),

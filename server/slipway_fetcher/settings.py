@@ -40,8 +40,12 @@ class FetcherSettings(ProcessSettings):
         "and links `current` in --dest to the folder of the model",
     )
     format: Annotated[
-        Literal["", "auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"], Variable(), Flag("FORMAT")
-    ] = Field("", description="for a classic model: takes the files of these formats, and requires one of them")
+        Literal["", "auto", "onnx", "xgboost", "lightgbm", "skops", "transformers", "peft"], Variable(), Flag("FORMAT")
+    ] = Field(
+        "",
+        description="for a classic model: takes the files of these formats, and requires one of them; peft: takes the "
+        "two files of a LoRA adapter alone, and copies those of file: and pvc: into --dest",
+    )
     cache_dir: Annotated[OptionalFile, Variable(), Flag("DIR")] = Field(
         None, description="folder with models that outlives the pod: what is there is not downloaded"
     )

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from slipway_fetcher import download_page
-from slipway_fetcher.download_page import CONNECTIONS, REQUEST_BYTES, TIMEOUT_S, page, served
+from slipway_fetcher import pages
+from slipway_fetcher.download_page import page, served
 from slipway_fetcher.downloads import DownloadState
+from slipway_fetcher.pages import CONNECTIONS, REQUEST_BYTES, TIMEOUT_S
 
 STATE = DownloadState(430, 1000, 25)
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: pod\r\n\r\n"
@@ -85,7 +86,7 @@ def test_a_flood_meets_few_threads_and_few_responses(port: int) -> None:
         assert answer(port).startswith(b"200 ")
     assert threading.active_count() == threads
     # One after the other, so that each connection meets a thread that pauses, or one of those that wait.
-    assert time.monotonic() - began >= (count - CONNECTIONS) * download_page.PAUSE_S / CONNECTIONS
+    assert time.monotonic() - began >= (count - CONNECTIONS) * pages.PAUSE_S / CONNECTIONS
 
 
 @pytest.mark.parametrize("kept", ["idle", "answered", "closed"])

@@ -742,6 +742,7 @@ async def test_each_need_of_a_route_leaves_it_to_python() -> None:
         ({"slo": ServiceLevels(latency_milliseconds=2000)}, "objectives"),
         ({"prefix_affinity": True}, "prefix_affinity"),
         ({"fallback": ("other",)}, "fallback"),
+        ({"base": "default/base"}, "adapter"),
         ({"cache": ResponseCache(60)}, "cache"),
         ({"guards": (GuardSpec("words", ("Input",), failure_policy="Ignore"),)}, "guards"),
         ({"inference_log": InferenceLogSample(10)}, "inference_log"),

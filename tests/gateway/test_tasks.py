@@ -26,6 +26,7 @@ from slipway_gateway.routing.reflector import Reflector
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.sharing.redis_budgets import RedisBudgets
 from slipway_gateway.sharing.redis_counters import RedisCounters
+from slipway_gateway.upstream.adapter_reports import AdapterReports
 from slipway_gateway.upstream.warmup import Warmup
 from slipway_process import collector
 from slipway_process.supervisor import OnFailure
@@ -50,6 +51,7 @@ LOOPS: dict[str, tuple[Any, str, str | None]] = {
     "grpc-connections": (GrpcServer, "run", None),
     "exposures": (Experiments, "run", None),
     "guards": (GuardChecks, "run", None),
+    "adapters": (AdapterReports, "read_due", None),
 }
 
 

@@ -10,6 +10,7 @@ import aiohttp
 
 from slipway_process.network.listed_hosts import ListedHosts
 from slipway_process.places import Places
+from slipway_process.supervisor import OnFailure
 
 from ..balancing.failsafe import CutOffRule
 from ..balancing.failsafe_state import FailsafeSettings
@@ -52,9 +53,11 @@ from ..routing.table import namespace_of
 from ..settings import GatewaySettings
 from ..telemetry.inference_log import InferenceLog
 from ..telemetry.metrics import GatewayMetrics
+from ..upstream.adapter_reports import AdapterReports
 from ..upstream.isolation import TenantIsolation
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
+from .cluster import Run
 
 
 def forwarding_of(
@@ -112,6 +115,14 @@ def forwarding_of(
     )
     parts = (feedback, resumption, queue, twins, inference_log, crashes, signer, events)
     return Forwarding(proxy, budget, *parts, external, classifiers, streams, guards)
+
+
+def adapter_runs(
+    session: aiohttp.ClientSession, balancer: LoadBalancer, metrics: GatewayMetrics
+) -> dict[str, tuple[Run | None, OnFailure]]:
+    """The task that reads from pods which adapters they hold: without it a gateway serves all others."""
+    reports = AdapterReports(session, balancer.adapters, balancer.publish_again, metrics.adapter_report)
+    return {"adapters": (reports.run, OnFailure.SHOW)}
 
 
 def _mirrors(

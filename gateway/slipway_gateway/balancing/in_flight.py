@@ -81,6 +81,8 @@ class InFlight:
         counts = self._by_revision.setdefault((endpoint.route, endpoint.revision), RequestCounts())
         counts.inflight += 1
         counts.requests += first
+        if endpoint.base:  # the pod must not go while it serves an adapter
+            self._of_base(endpoint).inflight += 1
         self._by_url[endpoint.url] += 1
         if tenant:
             own = self._by_tenant.get(tenant)
@@ -94,6 +96,8 @@ class InFlight:
     def remove(self, endpoint: RouteEndpoint, counts: RequestCounts, *, tenant: str = "") -> None:
         """Counts that an attempt is over. `counts`: what `add` returned for it."""
         counts.inflight -= 1
+        if endpoint.base:
+            self._of_base(endpoint).inflight -= 1
         _decrement(self._by_url, endpoint.url)
         if tenant:
             _decrement(self._by_tenant[tenant], endpoint.url)
@@ -101,6 +105,9 @@ class InFlight:
                 del self._by_tenant[tenant]
         self._show_lane(endpoint.url, tenant)
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, -1)
+
+    def _of_base(self, endpoint: RouteEndpoint) -> RequestCounts:
+        return self._by_revision.setdefault((endpoint.base, endpoint.base_revision), RequestCounts())
 
     def _show_lane(self, url: str, tenant: str) -> None:
         """The fast lane gets what Python has at an endpoint."""

@@ -1,7 +1,7 @@
 """Chooses an endpoint for each attempt, and reports each route to the operator."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slipway_contracts.gateway_report import RevisionReport, RouteReport
@@ -10,8 +10,9 @@ from slipway_contracts.route_table import MirrorRoute
 
 from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import MAX_ENTRIES, GenerationSamples
+from ..routing.adapters import with_adapters
 from ..routing.mirroring import choose_mirror
-from ..routing.router import RouteEndpoint, assign_revision, pick, pick_in_revision
+from ..routing.router import RouteEndpoint, assign_revision, host_order, pick, pick_in_revision
 from ..routing.table import Route, RouteTable, equivalent_revisions, namespace_of
 from ..telemetry.metrics import GatewayMetrics
 from .accuracy import Accuracy
@@ -23,6 +24,7 @@ from .endpoint_picker import LeastLoad
 from .failsafe import AttemptResult
 from .failsafe_state import FailsafeSettings, FailsafeState
 from .first_attempts import FirstAttempts
+from .held_adapters import HeldAdapterReports
 from .in_flight import InFlight
 from .objectives import Objectives
 from .outlier import OutlierDetection
@@ -68,9 +70,11 @@ class LoadBalancer:
         max_sessions: int = MAX_ENTRIES,
         max_prefix_blocks: int = MAX_BLOCKS,
     ) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._clock = clock
         self.published = PublishedTable()
+        self._source: RouteTable | None = None  # the last table, without what pods report
+        self.adapters = HeldAdapterReports(clock)
         self._lane: FastLane | None = None
         self.key_problems: KeyProblems = _no_problems
         self.failsafe = FailsafeState(metrics, failsafe or FailsafeSettings(), clock)
@@ -139,6 +143,17 @@ class LoadBalancer:
 
     def publish(self, table: RouteTable | None) -> None:
         """Replaces the route table and adapts all live state to it. None: no table is known, and nothing is routed."""
+        self._source = table
+        if table is not None:
+            self.adapters.follow(table)
+        self._adopt(with_adapters(table, self.adapters.by_url) if table else None)
+
+    def publish_again(self) -> None:
+        """Pods hold other adapters than before."""
+        if self._source is not None:
+            self._adopt(with_adapters(self._source, self.adapters.by_url))
+
+    def _adopt(self, table: RouteTable | None) -> None:
         self._drain()
         last, known = self.published.current or RouteTable(), table or RouteTable()
         self.in_flight.follow(known)
@@ -154,7 +169,7 @@ class LoadBalancer:
         self.prefixes.follow(known)
         self.objectives.follow(known.routes)
         self.accuracy.follow(known.routes)
-        self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
+        self.metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
         # Before its digest is reported: an acknowledged table is in force in both lanes.
         self._publish_in_lane(table)
         self.published.publish(table)
@@ -188,29 +203,46 @@ class LoadBalancer:
         holder: str = "",
         tenant: str = "",
         prompt: PromptBlocks | None = None,
+        host: str = "",
     ) -> RouteEndpoint | None:
         """An endpoint for an attempt, by the weights of the route; None when there is none, or the route sleeps.
 
         `preferred`: a revision that comes first, whatever its weight. `revision`: the only one that can respond.
         `holder`: tag of the endpoint that has the client's stream, which comes first. `excluded`: URLs. `prompt`: of a
-        request whose route prefers endpoints that have seen its beginning.
+        request whose route prefers endpoints that have seen its beginning. `host`: of an adapter, the only revision of
+        its base that may serve.
         """
         table, route = self.published.current, self.published.find(model)
         if table is None or route is None or route.asleep:
             return None
         least = LeastLoad(self.in_flight.by_url, self.in_flight.of_tenant(tenant))
         picker = self.prefixes.picker(prompt, least)
+        hosts = self._hosts(table, route, key)
+        if host:
+            same = equivalent_revisions(host)
+            others = (url for url, (base, runs) in table.hosts.items() if base == route.base and runs not in same)
+            excluded = {*excluded, *others}
         if revision:
             found = (
-                pick_in_revision(table, route, name, key, picker, excluded=excluded, holder=holder)
+                pick_in_revision(table, route, name, key, picker, excluded=excluded, holder=holder, hosts=hosts)
                 for name in equivalent_revisions(revision)
             )
             return next((one for one in found if one), None)
-        if preferred and (one := pick_in_revision(table, route, preferred, key, picker, excluded=excluded)):
+        if preferred and (
+            one := pick_in_revision(table, route, preferred, key, picker, excluded=excluded, hosts=hosts)
+        ):
             return one
         in_force = self.failsafe.weights_in_force(table, route)
         avoided = self.failsafe.avoided_revision(route, in_force, key)
-        return pick(table, in_force, key, picker, excluded, avoided=avoided)
+        return pick(table, in_force, key, picker, excluded, avoided=avoided, hosts=hosts)
+
+    def _hosts(self, table: RouteTable, route: Route, key: str) -> Sequence[str]:
+        """The revisions of an adapter's base in the order in which a key tries them; none for another route."""
+        base = table.routes.get(route.base)
+        if base is None:
+            return ()
+        in_force = self.failsafe.weights_in_force(table, base)
+        return host_order(in_force, key, self.failsafe.avoided_revision(base, in_force, key))
 
     def revision_of(self, model: str, key: str, revision: str = "", *, preferred: str = "") -> str:
         """The revision that an attempt would go to now; while none has an endpoint, or the route sleeps, the one that
@@ -223,6 +255,14 @@ class LoadBalancer:
         if table is None or route is None:
             return ""
         return assign_revision(self.failsafe.weights_in_force(table, route), key)
+
+    def host_of(self, model: str, key: str) -> str:
+        """The revision of an adapter's base to which an attempt would go now; empty for another route."""
+        route = self.published.find(model)
+        if route is None or not route.base:
+            return ""
+        endpoint = self.pick(model, key, ())
+        return endpoint.base_revision if endpoint else ""
 
     def without_spare(self, model: str, risked: Collection[str]) -> Collection[str]:
         """Endpoints of a model whose end would leave their revision with none that serves: see `Spares.without`."""
@@ -262,21 +302,21 @@ class LoadBalancer:
     def enter(self, model: str) -> RouteActivity:
         """A request for a model arrives; `activity.leave` ends it."""
         route = self.published.find(model)
-        return self.activity.enter(route.name if route else "")
+        return self.activity.enter(route.deployment if route else "")
 
     def begin_retry(self, route: Route | None) -> bool:
         """A retry or fallback for a route begins, if its budget has room; `retry_budgets.leave` ends it."""
-        requests = self.activity.running(route.name) if route and route.retry_budget else 0
+        requests = self.activity.running(route.deployment) if route and route.retry_budget else 0
         if self.retry_budgets.take(route, requests):
             return True
         table = self.published.current
-        self._metrics.retry_overflow(table.id_of(route) if table and route else "")
+        self.metrics.retry_overflow(table.id_of(route) if table and route else "")
         return False
 
     def request_wake(self, model: str) -> None:
         """A request still waits for a model: wakes its route if it sleeps."""
         if route := self.published.find(model):
-            self.activity.request_wake(route.name)
+            self.activity.request_wake(route.deployment)
 
     def ended(self, model: str, code: int, outcome: str) -> None:
         """A client's request is over: counts it as refused by its route if it ended with 5xx.
@@ -305,7 +345,7 @@ class LoadBalancer:
         prefill = None
         if prompt is not None:
             prefill = self.prefixes.begin(prompt, endpoint.url)
-            self._metrics.prompt_sent(endpoint.model, endpoint.revision, prompt.size - prefill.size, prefill.size)
+            self.metrics.prompt_sent(endpoint.model, endpoint.revision, prompt.size - prefill.size, prefill.size)
         return Attempt(
             self, endpoint, counts, first=first, recorder=recorder, client=client, tenant=tenant, prefill=prefill
         )

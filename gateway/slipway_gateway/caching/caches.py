@@ -52,6 +52,7 @@ class CachedCall(msgspec.Struct, frozen=True):
     directives: Directives
     canonical: CanonicalRequest | None = None
     revision: str = ""
+    base_revision: str = ""  # of an adapter: what its base would run
     key: bytes = b""
 
     @property
@@ -118,7 +119,8 @@ class ResponseCaches:
         """
         route = self._balancer.published.find(outgoing.whose)
         # The public name of a ModelRoute is in the bytes of a response.
-        kept = route is not None and route.cache is not None and not outgoing.responds_as
+        named = "" if outgoing.adapter is None else outgoing.adapter.model
+        kept = route is not None and route.cache is not None and outgoing.responds_as == named
         if route is None or route.cache is None or not kept or not self._most_bytes or outgoing.method != "POST":
             return None
         if record.begun is not None or outgoing.is_turn:  # the fast lane has sent it already, or it is stored
@@ -134,12 +136,14 @@ class ResponseCaches:
         revision = self._balancer.revision_of(
             outgoing.whose, outgoing.key, outgoing.revision, preferred=outgoing.preferred
         )
+        host = self._balancer.host_of(outgoing.whose, outgoing.key)
         if found is None or not revision:
             return call
         size_bytes = _BYTES_PER_BYTE * len(outgoing.body) + _INPUT_BYTES * len(found.items)
         if found.items and outgoing.account.grow(size_bytes):
             return call  # there is no room for its inputs, one by one
-        call = replace(call, canonical=found, revision=revision)
+        scope = f"{scope} base {host}" if route.base else scope
+        call = replace(call, canonical=found, revision=revision, base_revision=host, scope=scope)
         return replace(call, key=call.key_of(revision))
 
     async def find(self, call: CachedCall, outgoing: UpstreamRequest) -> Entry | KeptParts | None:
@@ -257,7 +261,8 @@ class ResponseCaches:
     def _capture(self, call: CachedCall, outgoing: UpstreamRequest, shown: str) -> ResponseCapture:
         streams = call.canonical is not None and call.canonical.stream
         most_bytes = call.most_bytes(self._most_bytes)
-        return ResponseCapture(outgoing.path, most_bytes, outgoing.account, shown, streams=streams)
+        base = call.base_revision
+        return ResponseCapture(outgoing.path, most_bytes, outgoing.account, shown, streams=streams, base_revision=base)
 
     async def _keep(self, call: CachedCall, entry: Entry) -> None:
         assert call.canonical is not None

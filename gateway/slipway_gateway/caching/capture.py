@@ -14,8 +14,14 @@ from .finality import is_final, is_final_stream
 class ResponseCapture:
     """One response. `entry`: once it is whole, final and may be kept; else None. `revision`: that answered."""
 
-    def __init__(self, path: str, most_bytes: int, account: Account, shown: str, *, streams: bool) -> None:
-        """`shown`: what the client reads in `X-Slipway-Cache`. `streams`: the client requested a stream."""
+    def __init__(
+        self, path: str, most_bytes: int, account: Account, shown: str, *, streams: bool, base_revision: str = ""
+    ) -> None:
+        """`shown`: what the client reads in `X-Slipway-Cache`. `streams`: the client requested a stream.
+
+        `base_revision`: of an adapter, the revision of its base whose responses may be kept.
+        """
+        self._base_revision = base_revision
         self._path, self._most_bytes, self._account = path, most_bytes, account
         self._shown, self._streams = shown, streams
         self._parts: list[bytes] = []
@@ -36,6 +42,8 @@ class ResponseCapture:
         """A response begins; `sent` are the headers for the client, to which this adds one."""
         sent[CACHE] = self._shown
         self.revision, self._ok = response.endpoint.revision, response.status == 200
+        if response.endpoint.base_revision != self._base_revision:
+            return  # a key has the one that was expected
         if self._ok and response.streams_events == self._streams and not (response.length or 0) > self._most_bytes:
             self._headers = kept_headers(response.headers)
             self._is_json = response.headers.get("Content-Type", "").startswith("application/json")

@@ -36,6 +36,7 @@ class CompiledRoute:
 def why_python(route: Route) -> str:
     """Why requests of a route need what the lane has not; empty when they do not."""
     needs = {
+        "adapter": bool(route.base),
         "asleep": route.asleep or route.wake_s is not None,
         "copied": bool(route.mirror_routes) or route.twin_shadow is not None,
         "header_routes": bool(route.header_routes),

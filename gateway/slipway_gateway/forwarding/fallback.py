@@ -84,6 +84,8 @@ def moved(outgoing: UpstreamRequest, target: Route, why: str) -> UpstreamRequest
         isolation=None if isolation is None else replace(isolation, deployment=target.name),
         fallback=why,
         capture=None,
+        adapter=None,
+        responds_as="" if outgoing.adapter and outgoing.responds_as == outgoing.adapter.model else outgoing.responds_as,
     )
 
 

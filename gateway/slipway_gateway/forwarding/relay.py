@@ -384,12 +384,17 @@ class Relay:
             self._mirrored.add_part(events)
         assert self._aligner is not None
         state = StreamState(self._aligner, self._progress, self._meter, self._answer.recorder)
-        keep = self._call.capture.add if self._call.capture else None
+        keep = self._keep if self._call.capture else None
         events = state.pass_events(events, self._clock(), keep)
         if events and self._call.responds_as:
             events = renamed_events(events, self._call.responds_as)
         self._count(self._held_bytes)
         return events
+
+    def _keep(self, events: bytes) -> None:
+        """Keeps events of the stream as clients get them."""
+        assert self._call.capture
+        self._call.capture.add(renamed_events(events, self._call.responds_as) if self._call.responds_as else events)
 
     @property
     def _renames_whole(self) -> bool:

@@ -54,7 +54,8 @@ class Resumption:
         state.again(endpoint.url, self._clock() + self._settings.resume_timeout_s)
         record.trace.event("stream broken", url=endpoint.url, resumes=record.resumes)
         try:
-            rest = replace(outgoing, headers=headers, tokens=tokens, revision=endpoint.revision)
+            whose = {"revision": endpoint.revision, "base_revision": endpoint.base_revision}
+            rest = replace(outgoing, headers=headers, tokens=tokens, **whose)
             response = await self._retries.first_response(rest, record, state)
         except (errors.RequestError, aiohttp.ServerTimeoutError) as ended:
             if isinstance(ended, errors.RequestError) and ended.outcome == errors.POISON:

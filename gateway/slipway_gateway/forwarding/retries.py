@@ -124,6 +124,7 @@ class Retries:
             holder=outgoing.holder,
             tenant=outgoing.tenant,
             prompt=outgoing.prompt,
+            host=outgoing.base_revision,
         )
 
     def _recorder(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, began_s: float) -> OutcomeRecorder:

@@ -10,6 +10,7 @@ from ..judging.outcome import OutcomeRecorder
 from ..upstream.exchange import UpstreamResponse
 
 PAUSES = Backoff(0.05, 1.0)  # between attempts at endpoints that all failed
+NO_ADAPTER = "no_adapter"  # the pod has no such adapter, and did nothing with the request
 BAD_RESPONSE = "bad_response"  # reason of a failure: the server sent something that is no HTTP response
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from slipway_contracts.load_report import LOAD, LOAD_FORMAT, TEXT
+from slipway_contracts.load_report import ADAPTERS_VERSION, LOAD, LOAD_FORMAT, TEXT, read
 
 from ..balancing.attempt import Attempt
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.outcome import OutcomeRecorder
-from ..limits.budget import Account
 from ..routing.router import RouteEndpoint
+from ..upstream.adapters import AdapterCall
 from ..upstream.direct import DirectSender
 from ..upstream.endings import is_death
 from ..upstream.exchange import ServerReply, UpstreamRequest, UpstreamResponse
@@ -21,7 +21,7 @@ from ..upstream.session import read_at_least
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, responses
 from .bodies import make_body
-from .retry_state import BAD_RESPONSE, AttemptFailure
+from .retry_state import BAD_RESPONSE, NO_ADAPTER, AttemptFailure
 
 if TYPE_CHECKING:
     from slipway_plane import _native
@@ -49,6 +49,7 @@ class Sender:
     ) -> None:
         """`direct`: for bodies that are written at once; the session writes longer ones while it reads the response."""
         self._balancer = balancer
+        self._metrics = balancer.metrics
         self._session = session
         self._direct = direct
         self._signer = signer
@@ -85,7 +86,7 @@ class Sender:
                 return self._bad_response(endpoint, attempt)
             if outgoing.meter:
                 outgoing.meter.answered = True
-            result = await self._read_start(endpoint, raw, attempt, outgoing.account)
+            result = await self._read_start(outgoing, endpoint, raw, attempt)
             done = isinstance(result, UpstreamResponse)
             return result
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
@@ -124,6 +125,8 @@ class Sender:
     def _answered(self, endpoint: RouteEndpoint, response: UpstreamResponse) -> None:
         spares = self._balancer.spares
         (spares.failed if response.status in _NOT_READY_STATUSES else spares.answered)(endpoint.url)
+        if response.failed and endpoint.base:
+            return  # what an adapter fails at is no reason to take its pod from the base and all others
         if response.failed:
             self._balancer.ejection.failed(endpoint, response.status, self._ready_urls(endpoint))
         else:
@@ -137,16 +140,17 @@ class Sender:
     ) -> Awaitable[ServerReply]:
         if outgoing.meter:
             outgoing.meter.sent = True
-        self._signer.sign(outgoing.headers, endpoint.route)
-        if outgoing.prompt is not None:
+        self._signer.sign(outgoing.headers, endpoint.deployment)
+        if outgoing.prompt is not None or outgoing.adapter is not None:
             outgoing.headers[LOAD_FORMAT] = TEXT
-        parts = self._isolation.parts(endpoint.url, outgoing.path, outgoing.body, outgoing.isolation)
+        path_qs, sent = outgoing.at(endpoint.revision, self._engine_of(endpoint))
+        parts = self._isolation.parts(endpoint.url, outgoing.path, sent, outgoing.isolation)
         body = make_body(*parts, outgoing.tokens)
         if outgoing.method == "POST" and isinstance(body, bytes):
-            return self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body, begun)
+            return self._direct.post(endpoint.url, path_qs, outgoing.headers, body, begun)
         return self._session.request(
             outgoing.method,
-            URL(endpoint.url + outgoing.path_qs, encoded=True),
+            URL(endpoint.url + path_qs, encoded=True),
             data=body or None,
             headers=outgoing.headers,
             allow_redirects=False,
@@ -154,16 +158,20 @@ class Sender:
         )
 
     async def _read_start(
-        self, endpoint: RouteEndpoint, raw: ServerReply, attempt: Attempt, account: Account
+        self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, raw: ServerReply, attempt: Attempt
     ) -> UpstreamResponse | AttemptFailure:
         status = raw.status
         whole = raw.content_length is not None or raw.content_type == "application/json"
         wanted = _MAX_REFUSAL_BYTES if status in RETRIED_STATUSES else _MAX_WHOLE_BYTES if whole else 1
-        start = await read_at_least(raw, wanted, account)
+        start = await read_at_least(raw, wanted, outgoing.account)
         failed = responses.is_servers_failure(status, start)
         response = UpstreamResponse(endpoint, status, raw.headers, start, failed=failed)
         if (load := raw.headers.get(LOAD)) is not None:
-            self._balancer.prefixes.reported(endpoint.url, load)
+            self._loaded(outgoing, endpoint, load)
+        if outgoing.adapter is not None and self._refuses_adapter(outgoing.adapter, endpoint, response):
+            if attempt.recorder:
+                attempt.recorder.refuse(self._clock())
+            return AttemptFailure(NO_ADAPTER, sent=False)
         if failed:
             attempt.failed(start)
         elif status != 200 and attempt.recorder:
@@ -176,3 +184,21 @@ class Sender:
         response.rest = None if raw.content.at_eof() else raw
         response.attempt = attempt
         return response
+
+    def _engine_of(self, endpoint: RouteEndpoint) -> str:
+        return self._balancer.published.engine_at(endpoint.url)
+
+    def _loaded(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, header: str) -> None:
+        """A pod reported its load with a response."""
+        self._balancer.prefixes.reported(endpoint.url, header)
+        if outgoing.adapter is not None and (version := read(header).get(ADAPTERS_VERSION)) is not None:
+            self._balancer.adapters.version_reported(endpoint.url, version)
+
+    def _refuses_adapter(self, adapter: AdapterCall, endpoint: RouteEndpoint, response: UpstreamResponse) -> bool:
+        """Whether a pod has no such adapter, though it reported it: its engine may have started again."""
+        engine = self._engine_of(endpoint)
+        if not adapter.is_refused(response.status, response.start, endpoint.revision, engine):
+            return False
+        self._balancer.adapters.refused(endpoint.url, adapter.model, endpoint.revision)
+        self._metrics.adapter_refused(endpoint.model, endpoint.revision)
+        return True

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import aiohttp
 from yarl import URL
@@ -35,6 +36,18 @@ MAX_ERROR_BYTES = 16 << 10
 _WHOLE_PATIENCE = 5
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
+
+
+def copy_of(original: UpstreamRequest) -> ShadowRequest:
+    """A client's request, not yet marked as a copy."""
+    return ShadowRequest(original.path_qs, original.headers, original.body, original.isolation, original.adapter)
+
+
+class Leg(NamedTuple):
+    """Where a leg goes. Both legs of two revisions of an adapter go to one pod."""
+
+    url: str
+    revision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +134,11 @@ class LegSender:
         copy: ShadowRequest,
         original: UpstreamRequest,
         *,
+        revision: str,
         keep: bool = False,
         predicted_bytes: int = MAX_PREDICTED_BYTES,
     ) -> LegOutcome:
-        """Sends `copy` to the server at `url` and returns the outcome.
+        """Sends `copy` to the server at `url` for a revision, and returns the outcome.
 
         `original`: the client's request. `keep`: the outcome gets the texts of the response, unless they are long.
         `predicted_bytes`: of a classic model, responses up to this size are read for predictions.
@@ -133,6 +147,7 @@ class LegSender:
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
         sent_s = self._clock()
+        copy = copy.at(revision, self._isolation.engine_at(url))
         readable, begun = True, _Begun(transcript=Transcript(streamed=original.stream) if keep else None)
         if infers(copy.path):
             begun.predicted = bytearray()
@@ -238,12 +253,13 @@ class LegSender:
             self.memory.shrink(original.whose, held_bytes)
         return whole
 
-    async def fetch(self, url: str, request: ShadowRequest, route: str) -> bytes | None:
-        """The whole response to a request that this gateway wrote itself, for a route.
+    async def fetch(self, url: str, request: ShadowRequest, route: str, revision: str) -> bytes | None:
+        """The whole response to a request that this gateway wrote itself, for a revision of a route.
 
         None unless the response has status 200, arrives in time and has at most `MAX_WHOLE_BYTES`.
         """
         held_bytes, kept = 0, []
+        request = request.at(revision, self._isolation.engine_at(url))
         try:
             with self.endpoints.asking(url):
                 async with asyncio.timeout(self._settings.mirror_timeout_s), self._post(url, request) as response:

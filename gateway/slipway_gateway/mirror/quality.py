@@ -14,7 +14,7 @@ from ..routing.mirroring import is_compared
 from ..routing.table import Route
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
-from .leg import LegSender
+from .leg import Leg, LegSender
 from .scoring import build_scoring_request, count_tokens
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts
@@ -37,22 +37,22 @@ class PairComparison:
         self,
         route: Route,
         copy: ShadowRequest,
-        pods: tuple[str, str],
+        pods: tuple[Leg, Leg],
         texts: tuple[ChoiceTexts, ChoiceTexts],
         counts: QualityCounts,
     ) -> None:
         """Compares both responses of a pair that has ended and adds the result to `counts`.
 
-        `pods`: URLs of canary and of its twin. `texts`: of their responses, in the same order.
+        `pods`: canary and its twin. `texts`: of their responses, in the same order.
         """
         canary, twin = texts
         counts.count_texts(equal=canary == twin)
         score = build_scoring_request(copy, twin)
         if score is None:
             return
-        self._signer.sign(score.headers, route.name)
+        self._signer.sign(score.headers, route.deployment)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._legs.fetch(url, score, route.name)) for url in pods]
+            tasks = [group.create_task(self._legs.fetch(pod.url, score, route.name, pod.revision)) for pod in pods]
         found = [count_tokens(body, twin) if (body := task.result()) else None for task in tasks]
         if found[0] and found[1] and found[1].count:
             counts.count_tokens(found[1].count, found[0].flips, found[1].flips)

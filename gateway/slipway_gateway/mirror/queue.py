@@ -28,7 +28,7 @@ from ..wire.inference import is_predict
 from ..wire.predictions import read_predictions
 from ..wire.sse import CONTENT_TYPE
 from .endpoints import BUSY_STATUSES, MirrorEndpoints
-from .leg import OnDeath
+from .leg import Leg, OnDeath, copy_of
 from .mirrored_request import MirroredRequest, read
 from .room import MirrorMemory, MirrorPlaces
 from .scoring import build_scoring_request, count_flips
@@ -221,13 +221,13 @@ class MirrorQueue:
         if not canary:
             return BUSY if urls else NO_ENDPOINT
         original = mirrored.outgoing
-        shadow = make_shadow(ShadowRequest(original.path_qs, original.headers, original.body, original.isolation))
-        self._signer.sign(shadow.headers, mirrored.endpoint.route)
+        shadow = make_shadow(copy_of(original))
+        self._signer.sign(shadow.headers, mirrored.endpoint.deployment)
         if mirrored.compared and is_predict(shadow.path):
             return await self._compare_predictions(mirrored, shadow, canary)
         repeatable = make_repeatable(shadow, mirrored.request_id) if mirrored.compared else None
         if repeatable is None:
-            return (await self._ask(mirrored, canary, shadow, keep=False)).result
+            return (await self._ask(mirrored, Leg(canary, mirrored.mirror.revision), shadow, keep=False)).result
         return await self._compare(mirrored, repeatable, canary)
 
     async def _compare_predictions(self, mirrored: MirroredRequest, shadow: ShadowRequest, canary: str) -> str:
@@ -235,7 +235,8 @@ class MirrorQueue:
 
         A canary that refuses the request for lack of room is not counted.
         """
-        response, tolerance = await self._ask(mirrored, canary, shadow, keep=True), mirrored.mirror.tolerance
+        response = await self._ask(mirrored, Leg(canary, mirrored.mirror.revision), shadow, keep=True)
+        tolerance = mirrored.mirror.tolerance
         if response.result == REFUSED or tolerance is None:
             return response.result
         stable = mirrored.predictions()
@@ -252,37 +253,40 @@ class MirrorQueue:
         """
         same = self._balancer.published.urls(mirrored.endpoint.route, *equivalent_revisions(mirrored.endpoint.revision))
         others = [url for url in same if url != mirrored.endpoint.url]
-        second = self._endpoints.choose(others, mirrored.outgoing.key)
-        again = mirrored.endpoint.url if repeatable.repeat_stable else ""
-        responses = await self._ask_all(mirrored, repeatable.request, canary, second, again)
-        texts = responses[again].texts if again else await mirrored.texts()
-        result, revision = responses[canary].result, mirrored.mirror.revision
+        own, revision = mirrored.endpoint.revision, mirrored.mirror.revision
+        second = Leg(self._endpoints.choose(others, mirrored.outgoing.key), own)
+        again = Leg(mirrored.endpoint.url if repeatable.repeat_stable else "", own)
+        tested = Leg(canary, revision)
+        responses = await self._ask_all(mirrored, repeatable.request, tested, second, again)
+        texts = responses[again].texts if again.url else await mirrored.texts()
+        result = responses[tested].result
         if (
             texts is None
-            or responses[canary].texts is None
-            or (others and (not second or responses[second].texts is None))
+            or responses[tested].texts is None
+            or (others and (not second.url or responses[second].texts is None))
         ):
             return result
-        differs = [int(responses[url].texts != texts) for url in (canary, second) if url]
-        mirrored.epoch.compared(revision, TEXT, differs[0], differs[1] if second else None)
-        if second and (score := build_scoring_request(repeatable.request, texts)):
-            self._signer.sign(score.headers, mirrored.endpoint.route)
-            scored = await self._ask_all(mirrored, score, canary, second)
-            found = [count_flips(scored[url].body, texts) for url in (canary, second)]
+        differs = [int(responses[leg].texts != texts) for leg in (tested, second) if leg.url]
+        mirrored.epoch.compared(revision, TEXT, differs[0], differs[1] if second.url else None)
+        if second.url and (score := build_scoring_request(repeatable.request, texts)):
+            self._signer.sign(score.headers, mirrored.endpoint.deployment)
+            scored = await self._ask_all(mirrored, score, tested, second)
+            found = [count_flips(scored[leg].body, texts) for leg in (tested, second)]
             if found[0] is not None and found[1] is not None:
                 mirrored.epoch.compared(revision, TOKENS, found[0], found[1])
         return COMPARED
 
-    async def _ask_all(self, mirrored: MirroredRequest, shadow: ShadowRequest, *urls: str) -> dict[str, ShadowResponse]:
-        """The response of each URL that is not empty. All get the request at once, under the same conditions."""
-        repeatable = [url for url in urls if url]
+    async def _ask_all(self, mirrored: MirroredRequest, shadow: ShadowRequest, *legs: Leg) -> dict[Leg, ShadowResponse]:
+        """The response of each leg that has a URL. All get the request at once, under the same conditions."""
+        repeatable = [leg for leg in legs if leg.url]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._ask(mirrored, url, shadow, keep=True)) for url in repeatable]
+            tasks = [group.create_task(self._ask(mirrored, leg, shadow, keep=True)) for leg in repeatable]
         return dict(zip(repeatable, (task.result() for task in tasks), strict=True))
 
-    async def _ask(self, mirrored: MirroredRequest, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
+    async def _ask(self, mirrored: MirroredRequest, leg: Leg, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
         """Reads one server's response to its end and keeps it if `keep` is set. Failures are a result too."""
-        sent_s = self._clock()
+        sent_s, url = self._clock(), leg.url
+        shadow = shadow.at(leg.revision, self._isolation.engine_at(url))
         try:
             with self._endpoints.asking(url):
                 async with asyncio.timeout(self._settings.mirror_timeout_s):

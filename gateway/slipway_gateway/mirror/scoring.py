@@ -66,7 +66,7 @@ def build_scoring_request(request: ShadowRequest, texts: ChoiceTexts) -> ShadowR
         body = common | {"messages": _followed_by(messages, {"role": "assistant", "content": texts[0]})}
     else:
         return None
-    return ShadowRequest(request.path, request.headers, msgspec.json.encode(body), request.isolation)
+    return ShadowRequest(request.path, request.headers, msgspec.json.encode(body), request.isolation, request.adapter)
 
 
 def _followed_by(messages: Raw, message: dict[str, str]) -> Raw:

@@ -12,6 +12,7 @@ from xxhash import xxh64_intdigest
 
 from slipway_contracts.headers import PREFIX, SHADOW, TENANT
 
+from ..upstream.adapters import AdapterCall
 from ..wire import members
 from ..wire.inference import TEXT_PATHS, infers
 from ..wire.isolation import Isolation
@@ -50,6 +51,14 @@ class ShadowRequest:
     headers: CIMultiDict[str]
     body: bytes
     isolation: Isolation | None = None  # of a tenant's request
+    adapter: AdapterCall | None = None  # of a request for an adapter
+
+    def at(self, revision: str, engine: str) -> "ShadowRequest":
+        """The request for a revision at an engine of this type."""
+        if (call := self.adapter) is None:
+            return self
+        path_qs, body = call.path_qs(self.path_qs, revision, engine), call.body(self.body, revision, engine)
+        return replace(self, path_qs=path_qs, body=body, adapter=None)
 
     @property
     def path(self) -> str:
@@ -100,7 +109,7 @@ def make_shadow(request: ShadowRequest) -> ShadowRequest:
     headers[SHADOW] = "1"
     headers[TENANT] = hashlib.sha256(f"shadow:{request.headers.get(TENANT, '')}".encode()).hexdigest()[:32]
     isolation = request.isolation.of_shadow() if request.isolation else None
-    return ShadowRequest(request.path_qs, headers, request.body, isolation)
+    return ShadowRequest(request.path_qs, headers, request.body, isolation, request.adapter)
 
 
 def make_pair_copy(request: ShadowRequest, request_id: str) -> ShadowRequest | None:

@@ -32,7 +32,7 @@ from ..upstream.tenant_proof import TenantSigner
 from ..wire.inference import infers
 from ..wire.predictions import MAX_BYTES as MAX_PREDICTED_BYTES
 from .guarded import PairGuards
-from .leg import LegOutcome, LegSender, alike, without_text
+from .leg import Leg, LegOutcome, LegSender, alike, copy_of, without_text
 from .probes import Probes
 from .quality import PairComparison
 from .room import MirrorPlaces
@@ -73,6 +73,11 @@ class _Pair:
     @property
     def size_bytes(self) -> int:
         return _size_bytes(self.copy)
+
+    @property
+    def legs(self) -> tuple[Leg, Leg]:
+        """Of canary and of its twin."""
+        return Leg(self.canary, self.shadow.revision), Leg(self.twin, self.shadow.twin)
 
 
 def _size_bytes(request: ShadowRequest | UpstreamRequest) -> int:
@@ -199,9 +204,7 @@ class TwinShadows:
         # A request that crashed engines must not reach two more.
         if self._is_suspect(original):
             return SUSPECT
-        copy = make_pair_copy(
-            ShadowRequest(original.path_qs, original.headers, original.body, original.isolation), request_id
-        )
+        copy = make_pair_copy(copy_of(original), request_id)
         if copy is None:
             return SIDE_EFFECTS
         now_s = self._clock()
@@ -224,8 +227,11 @@ class TwinShadows:
         return "" if fits else pairs.TOO_LARGE
 
     def _endpoints_of(self, route: Route, shadow: TwinShadow, key: str) -> tuple[str, str]:
-        canary = self._endpoints.choose(self._balancer.published.urls(route.name, shadow.revision), key)
-        return canary, self._endpoints.choose(self._twins(route, shadow), key)
+        urls = self._balancer.published.urls(route.name, shadow.revision)
+        if route.base:  # one pod has both revisions: nothing but these differs between the legs
+            pod = self._endpoints.choose(sorted(set(urls).intersection(self._twins(route, shadow))), key)
+            return pod, pod
+        return self._endpoints.choose(urls, key), self._endpoints.choose(self._twins(route, shadow), key)
 
     def _twins(self, route: Route, shadow: TwinShadow) -> tuple[str, ...]:
         """URLs of baseline pods, which are as new as the canary's; without such pods, URLs of stable."""
@@ -233,6 +239,10 @@ class TwinShadows:
         return self._balancer.published.urls(route.name, same) or self._balancer.published.urls(route.name, twin)
 
     def _missing(self, route: Route, shadow: TwinShadow, canary: str) -> str:
+        if route.base and not set(self._twins(route, shadow)).intersection(
+            urls := self._balancer.published.urls(route.name, shadow.revision)
+        ):
+            return pairs.NO_TWIN if urls else pairs.NO_CANARY
         if not canary:
             exists = self._balancer.published.urls(route.name, shadow.revision)
             return pairs.CANARY_REFUSED if exists else pairs.NO_CANARY
@@ -272,22 +282,27 @@ class TwinShadows:
         """Sends the pair, counts and compares its outcomes, and returns its result."""
         if pair.own is not None:
             return await self._run_on_failure(pair, pair.own)
-        self._signer.sign(pair.copy.headers, pair.route.name)
+        self._signer.sign(pair.copy.headers, pair.route.deployment)
         # Which leg is first is chance, and both are sent before either is answered.
-        legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
+        canary_first = bool(secrets.randbits(1))
+        legs = pair.legs if canary_first else pair.legs[::-1]
         compared = pair.counts is not None and self._quality.keeps(pair.route, pair.shadow, pair.original)
         scored = pair.counts is not None and self.scorer.chooses(pair.route, pair.shadow, pair.original)
         guarded = pair.counts is not None and any(one.is_of_output for one in pair.original.guards)
         keep = compared or scored or guarded
         # As of mirrored requests, canary's response may be somewhat longer than stable's for the same rows.
-        sizes = [MAX_PREDICTED_BYTES // (1 if url == pair.canary else 2) for url in legs]
+        sizes = [MAX_PREDICTED_BYTES // (1 if first is canary_first else 2) for first in (True, False)]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._legs.send(url, pair.copy, pair.original, keep=keep, predicted_bytes=size))
-                for url, size in zip(legs, sizes, strict=True)
+                group.create_task(
+                    self._legs.send(
+                        leg.url, pair.copy, pair.original, revision=leg.revision, keep=keep, predicted_bytes=size
+                    )
+                )
+                for leg, size in zip(legs, sizes, strict=True)
             ]
         first, second = (task.result() for task in tasks)
-        canary, twin = (first, second) if legs[0] == pair.canary else (second, first)
+        canary, twin = (first, second) if canary_first else (second, first)
         if pair.counts is None:
             return UNCOUNTED
         if pair.probe and not (canary.answered or twin.answered):
@@ -315,7 +330,7 @@ class TwinShadows:
 
     async def _compare(self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
         try:
-            await self._quality.compare(pair.route, pair.copy, (pair.canary, pair.twin), texts, counts.quality)
+            await self._quality.compare(pair.route, pair.copy, pair.legs, texts, counts.quality)
         except asyncio.CancelledError:
             # The gateway ends. The pair has counted, so its task ends as one that was not cancelled.
             return
@@ -338,7 +353,7 @@ class TwinShadows:
 
     async def _run_on_failure(self, pair: _Pair, own: RequestOutcome) -> str:
         """Sends the copy to canary alone; a request that canary fails is repeated at stable. Returns the result."""
-        canary = await self._legs.send(pair.canary, pair.copy, pair.original)
+        canary = await self._legs.send(pair.canary, pair.copy, pair.original, revision=pair.shadow.revision)
         if pair.counts is None:
             return UNCOUNTED
         # What ended canary's engine may end stable's.
@@ -353,7 +368,7 @@ class TwinShadows:
         url = pair.twin
         for _ in range(REPEATS):
             if url:
-                leg = await self._legs.send(url, pair.copy, pair.original)
+                leg = await self._legs.send(url, pair.copy, pair.original, revision=pair.shadow.twin)
                 if not leg.busy:
                     return leg
             await asyncio.sleep(_REPEAT_AFTER_S)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from slipway_contracts import adapters
 from slipway_contracts.api.reading import UnreadableObject
 from slipway_contracts.experiments import spec as experiments
 from slipway_contracts.model_routes.spec import PLURAL
@@ -23,6 +24,7 @@ from .table import (
     RouteTable,
     build,
     merge_route,
+    parse_adapter,
     parse_owners,
     parse_route,
 )
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
 MODEL_ROUTES: Resource = (PLURAL, "/apis/slipway.dev/v1alpha1", {})
+ADAPTERS: Resource = (adapters.PLURAL, "/apis/slipway.dev/v1alpha1", {})
 EXPERIMENTS: Resource = (experiments.PLURAL, "/apis/slipway.dev/v1alpha1", {})
 # Pods themselves, not EndpointSlices: these select by labels, which any pod of the namespace can have.
 PODS: Resource = ("pods", "/api/v1", {"labelSelector": LABEL_REVISION})
@@ -85,12 +88,13 @@ class ClusterSource:
         model_routes = ResourceCallbacks(
             self._model_route_seen, self._model_route_gone, self._contacted, refused=refused
         )
+        adapted = ResourceCallbacks(self._adapter_seen, self._adapter_gone, self._contacted, refused=refused)
         tests = ResourceCallbacks(self._experiment_seen, self._experiment_gone, self._contacted, refused=refused)
         # Beside the others: without its CRD, or the right to read it, a cluster has all its other routes.
         self._mirrors += [
             Reflector(KubernetesClient(kubeconfig), resource, namespace, owner, self._dirty.set)
             for namespace in (namespaces or ("",))
-            for resource, owner in ((MODEL_ROUTES, model_routes), (EXPERIMENTS, tests))
+            for resource, owner in ((MODEL_ROUTES, model_routes), (EXPERIMENTS, tests), (ADAPTERS, adapted))
         ]
         if names:
             owner = ResourceCallbacks(self._names_seen, self._names_gone, self._contacted, refused=refused)
@@ -157,14 +161,20 @@ class ClusterSource:
             self._dirty.set()
 
     def _deployment_seen(self, item: KubernetesObject) -> None:
-        key = key_of(item)
-        parsed = parse_route(item)
-        last = self._routes.get(key)
+        self._route_seen(key_of(item), parse_route(item), DEPLOYMENTS)
+
+    def _adapter_seen(self, item: KubernetesObject) -> None:
+        self._route_seen(_adapter_key(key_of(item)), parse_adapter(item), ADAPTERS)
+
+    def _adapter_gone(self, key: str) -> None:
+        self._deployment_gone(_adapter_key(key))
+
+    def _route_seen(self, key: str, parsed: Route | Problem, resource: Resource) -> None:
         if isinstance(parsed, Problem):
             log.error("not used, the last good route stays: %s", parsed.text)
-            self._metrics.unreadable_object(DEPLOYMENTS[0])
+            self._metrics.unreadable_object(resource[0])
             return
-        self._routes[key] = merge_route(last, parsed)
+        self._routes[key] = merge_route(self._routes.get(key), parsed)
         self._dirty.set()
 
     def _deployment_gone(self, key: str) -> None:
@@ -234,3 +244,9 @@ class ClusterSource:
     def _names_gone(self, key: str) -> None:
         if self._owners is not None:
             log.error("the ConfigMap %s of model names was emptied or deleted: the last good owners stay", key)
+
+
+def _adapter_key(key: str) -> str:
+    """The name of the route of a ModelAdapter."""
+    namespace, _, name = key.partition("/")
+    return f"{namespace}/{adapters.subject_name(name)}"

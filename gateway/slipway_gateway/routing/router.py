@@ -13,12 +13,27 @@ from .table import Route, RouteTable, base_revision
 
 
 class RouteEndpoint(msgspec.Struct, frozen=True):
-    """Where one attempt of a request goes; `model` is what clients call the route."""
+    """Where one attempt of a request goes; `model` is what clients call the route.
+
+    `base`, `base_revision`: of an adapter, the route of the pod's deployment and what of it the pod runs.
+    """
 
     route: str
     model: str
     revision: str
     url: str
+    base: str = ""
+    base_revision: str = ""
+
+    @property
+    def deployment(self) -> str:
+        """The name of the route to which its pod belongs."""
+        return self.base or self.route
+
+    @property
+    def computed_by(self) -> str:
+        """What a response depends on: the revision and, of an adapter, the revision of its base."""
+        return f"{self.revision}+{self.base_revision}" if self.base else self.revision
 
 
 def match_header_route(route: Route, headers: Mapping[str, str]) -> str:
@@ -81,14 +96,16 @@ def pick(
     excluded: Collection[str] = (),
     *,
     avoided: str = "",
+    hosts: Sequence[str] = (),
 ) -> RouteEndpoint | None:
     """An endpoint of the first revision that has one. The version comes first: `picker` chooses within it.
 
-    The `avoided` revision comes last: better a bad one than none. None when no revision has an endpoint.
+    The `avoided` revision comes last: better a bad one than none. None when no revision has an endpoint. `hosts`: of an
+    adapter, the revisions of its base in the order in which the key tries them.
     """
     order = order_backends(route, key)
     for backend in sorted(order, key=lambda backend: backend.revision == avoided) if avoided else order:
-        if endpoint := pick_in_revision(table, route, backend.revision, key, picker, excluded=excluded):
+        if endpoint := pick_in_revision(table, route, backend.revision, key, picker, excluded=excluded, hosts=hosts):
             return endpoint
     return None
 
@@ -102,6 +119,7 @@ def pick_in_revision(
     *,
     excluded: Collection[str] = (),
     holder: str = "",
+    hosts: Sequence[str] = (),
 ) -> RouteEndpoint | None:
     """Like `pick` within `revision`, which the route need not list: a stream that began there continues only there.
 
@@ -112,7 +130,23 @@ def pick_in_revision(
         urls = [url for url in urls if url not in excluded]
     if not urls:
         return None
+    if route.base:
+        urls = _at_first_host(table, urls, hosts)
     if holder:
         urls = [url for url in urls if tag(url) == holder] or urls
     url = urls[0] if len(urls) == 1 else picker.pick(urls, key)
-    return RouteEndpoint(route.name, table.id_of(route), revision, url)
+    return RouteEndpoint(route.name, table.id_of(route), revision, url, *table.hosts.get(url, ("", "")))
+
+
+def _at_first_host(table: RouteTable, urls: Sequence[str], hosts: Sequence[str]) -> Sequence[str]:
+    """The URLs of the first revision of the base that has some; all of them where none of these has one."""
+    by_host: dict[str, list[str]] = {}
+    for url in urls:
+        by_host.setdefault(table.hosts[url][1] if url in table.hosts else "", []).append(url)
+    return next((by_host[host] for host in hosts if host in by_host), urls)
+
+
+def host_order(base: Route, key: str, avoided: str = "") -> list[str]:
+    """The revisions of a base in the order in which a key tries them, the `avoided` one last."""
+    order = [backend.revision for backend in order_backends(base, key)]
+    return sorted(order, key=lambda revision: revision == avoided) if avoided else order

@@ -40,9 +40,9 @@ _NAMESPACE = "file"  # of all routes
 
 @dataclass(frozen=True, slots=True)
 class FileBackend:
-    """One revision and the URLs of its endpoints."""
+    """One revision and the URLs of its endpoints; of an adapter its pods report it."""
 
-    endpoints: tuple[str, ...]
+    endpoints: tuple[str, ...] = ()
     revision: str = "file"
     version: str = ""
     weight: int = 100
@@ -68,6 +68,7 @@ class FileModel:
     retry_budget: RetryBudget | None = None
     degradation: Degradation | None = None
     guards: Annotated[tuple[GuardSpec, ...], AtMost(8)] = ()
+    base: str = ""
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -90,7 +91,7 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
     for model, entry in file.models.items():
         route = _route(model, entry, generation)
         urls = [url for backend in entry.backends for url in backend.endpoints]
-        if problem := refusal(route) or _unusable(urls) or _missing(entry):
+        if problem := refusal(route) or _unusable(urls) or _missing(entry) or _baseless(entry, file.models):
             return Problem(f"model {model}: {problem}")
         routes.append(route)
         endpoints += [
@@ -148,6 +149,7 @@ def _route(model: str, entry: FileModel, generation: int) -> Route:
         retry_budget=entry.retry_budget,
         degradation=entry.degradation,
         guards=entry.guards,
+        base=f"{_NAMESPACE}/{entry.base}" if entry.base else "",
     )
 
 
@@ -164,6 +166,17 @@ def _missing(entry: FileModel) -> str:
         if revision not in known:
             return f"twinShadow.{name} {revision!r} is none of the backends"
     return "twinShadow.twin must be another revision" if shadow.twin == shadow.revision else ""
+
+
+def _baseless(entry: FileModel, models: Mapping[str, FileModel]) -> str:
+    """Why an adapter has no pods; empty where it has, and for a model that is none."""
+    base = models.get(entry.base)
+    if entry.base and (base is None or base.base):
+        return f"its base {entry.base!r} is no model of the file with pods of its own"
+    listed = [backend for backend in entry.backends if backend.endpoints]
+    if entry.base and listed:
+        return "its pods are those of its base: leave out endpoints"
+    return "" if entry.base or len(listed) == len(entry.backends) else "a backend has no endpoints"
 
 
 def _unusable(urls: list[str]) -> str:

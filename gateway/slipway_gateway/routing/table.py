@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from slipway_contracts.accuracy import AccuracyCounting
+from slipway_contracts.adapters import subject_name
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_contracts.guards import GuardSpec
 from slipway_contracts.resilience import CircuitBreaker, Degradation, ExternalTarget, RetryBudget
@@ -88,8 +89,14 @@ class Route:
     retry_budget: RetryBudget | None = None
     degradation: Degradation | None = None
     guards: tuple[GuardSpec, ...] = ()  # checks of requests and responses
+    base: str = ""  # `namespace/name` of the deployment whose pods serve it; empty: it has its own
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
+
+    @property
+    def deployment(self) -> str:
+        """The name of the route to which its pods belong: its base's, or its own."""
+        return self.base or self.name
 
     @property
     def rates_labels(self) -> bool:
@@ -118,7 +125,7 @@ class Route:
         return self._beside(name) if name and self._beside(name) != self.name else ""
 
     def _beside(self, name: str) -> str:
-        namespace, slash, _ = self.name.rpartition("/")
+        namespace, slash, _ = self.name.partition("/")
         return f"{namespace}{slash}{name}"
 
     def engine_of(self, revision: str) -> str:
@@ -173,12 +180,17 @@ class RouteTable:
     )
     # Revisions with endpoints by route: a lookup needs no scan over all routes.
     _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
+    # Base and revision of it by URL, of the endpoints of deployments that are the base of others.
+    hosts: dict[str, tuple[str, str]] = field(init=False, default_factory=dict, compare=False, repr=False)
     # Engine types by URL, of endpoints whose type is known.
     engines: dict[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        bases = {route.base for route in self.routes.values() if route.base}
         for (name, revision), urls in self.endpoints.items():
             self._served.setdefault(name, []).append(revision)
+            if name in bases:
+                self.hosts.update(dict.fromkeys(urls, (name, revision)))
             route = self.routes.get(name)
             if route is not None and (engine := route.engine_of(revision)):
                 self.engines.update(dict.fromkeys(urls, engine))
@@ -314,8 +326,25 @@ def merge_route(last: Route | None, seen: Route) -> Route:
 
 def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
     """A ModelDeployment → its route. Without `status.traffic` (generation 0) the model is only a name."""
+    return _parse(obj, f"{obj['metadata']['namespace']}/{obj['metadata']['name']}")
+
+
+def parse_adapter(obj: Mapping[str, Any]) -> Route | Problem:
+    """A ModelAdapter → its route, which has the name that it has among ModelDeployments."""
+    namespace, name = obj["metadata"]["namespace"], subject_name(obj["metadata"]["name"])
+    parsed = _parse(obj, f"{namespace}/{name}")
+    if isinstance(parsed, Problem):
+        return parsed
+    status, spec = obj.get("status") or {}, obj.get("spec") or {}
+    base = (status.get("traffic") or {}).get("base") or (spec.get("deploymentRef") or {}).get("name")
+    if not isinstance(base, str) or not base:
+        return Problem(f"{parsed.name}: neither status.traffic nor spec.deploymentRef names its deployment")
+    return replace(parsed, base=f"{namespace}/{base}")
+
+
+def _parse(obj: Mapping[str, Any], name: str) -> Route | Problem:
+    """The route of an object; `base` is not read."""
     meta = obj["metadata"]
-    name = f"{meta['namespace']}/{meta['name']}"
     known = Route(name, meta.get("uid", ""), _declared_model(obj), meta.get("creationTimestamp", ""))
     raw = (obj.get("status") or {}).get("traffic")
     if raw is None:

@@ -52,6 +52,7 @@ from ..sharing.counters import SharedClaims
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..telemetry.tracing import Traces
+from ..upstream.adapters import AdapterCall
 from ..upstream.exchange import Stickiness, UpstreamRequest
 from ..upstream.jobs_process import CONVERSATION_PATHS, PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume, sampling
@@ -665,6 +666,7 @@ class PublicApi:
         )
         pinned = self._pinned(route, path, fields) if path else ""
         path_qs, body = _with_own_name(request.rel_url.raw_path_qs, body, fields, path, route)
+        adapter = _adapter_of(fields, path, route)
         outgoing = UpstreamRequest(
             model,
             key,
@@ -684,8 +686,9 @@ class PublicApi:
             account=account,
             isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
-            responds_as=way.responds_as,
-            prompt=requester.prompt_of(request, fields, route, tenant),
+            responds_as=way.responds_as or (adapter.model if adapter else ""),
+            adapter=adapter,
+            prompt=requester.prompt_of(request, fields, route, tenant, key),
             fallbacks=way.fallbacks,
             degraded=degraded,
             chosen=chosen,
@@ -849,6 +852,14 @@ def _sampling_of(identity: RequestIdentity | None) -> tuple[RouteSampling, ...]:
 @lru_cache(maxsize=256)
 def _output_cap(most: int) -> RouteSampling:
     return RouteSampling.model_validate({"caps": {"maxTokens": most}})
+
+
+def _adapter_of(fields: RequestFields, path: ModelPath | None, route: Route) -> AdapterCall | None:
+    """What of a request names its adapter, as `_with_own_name` leaves it; None where its route is no adapter's."""
+    if not route.base:
+        return None
+    in_body = path is None or fields.model in (path.name, route.model)
+    return AdapterCall(route.model, path, in_body)
 
 
 def _with_own_name(

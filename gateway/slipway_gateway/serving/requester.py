@@ -14,6 +14,7 @@ from ..identity.authenticate import Method, RequestIdentity
 from ..limits.connections import address_owner
 from ..routing import guards
 from ..routing.guards import BoundGuard
+from ..routing.router import assign_revision
 from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY
@@ -110,16 +111,18 @@ def may_be_scored(identity: RequestIdentity | None) -> bool:
     return identity is None or identity.tenant.content_capture in (SCORERS, ALL)
 
 
-def prompt_of(request: web.Request, fields: RequestFields, route: Route, tenant: str) -> PromptBlocks | None:
+def prompt_of(request: web.Request, fields: RequestFields, route: Route, tenant: str, key: str) -> PromptBlocks | None:
     """The prompt of a request by which its endpoint is chosen; None where the route does not want that.
 
-    `tenant`: the pseudonym that servers get: they share no cache between tenants.
+    `tenant`: the pseudonym that servers get: they share no cache between tenants. `key`: its sticky key: pods have two
+    revisions of an adapter, and what one has seen is of no use to the other.
     """
     if not route.prefix_affinity or not is_text_path(request.path):
         return None
     parts = (fields.tools, fields.instructions, fields.messages, fields.prompt, fields.input)
     salt = "" if is_null(fields.cache_salt) else hashlib.sha256(fields.cache_salt).hexdigest()
-    return blocks_of(parts, owner=tenant, scope=f"{route.name} {salt}")
+    scope = f"{route.name} {assign_revision(route, key)} {salt}" if route.base else f"{route.name} {salt}"
+    return blocks_of(parts, owner=tenant, scope=scope)
 
 
 def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:

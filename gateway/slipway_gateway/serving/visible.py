@@ -18,8 +18,10 @@ def may_use(tenant: KnownTenant | None, table: RouteTable, route: Route) -> bool
 
 
 def described(table: RouteTable, route: Route, name: str) -> dict[str, Any]:
-    """A model as OpenAI's list of models has it."""
-    return {**model_object(name, route.created), "ready": table.ready(route)}
+    """A model as OpenAI's list of models has it; of an adapter with its base as `parent`, as vLLM has it."""
+    model = {**model_object(name, route.created), "ready": table.ready(route)}
+    base = table.routes.get(route.base)
+    return model | {"parent": table.id_of(base)} if base is not None else model
 
 
 def model_object(name: str, created: str) -> dict[str, Any]:

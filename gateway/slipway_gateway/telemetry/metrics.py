@@ -202,6 +202,10 @@ class GatewayMetrics:
         )
         self._of_models = (self._external, self._degraded, self._overflows, self._openings, self._classified)
         self._models: dict[str, None] = {}
+        self._adapter_reports = self._counter("adapter_reports_total", "Reports of pods on their adapters", ("result",))
+        self._adapter_refusals = self._counter(
+            "adapter_refusals_total", "Requests for an adapter that a pod reported and had not", pair
+        )
         self.prefix_blocks = self._gauge("prefix_blocks", "Blocks of prompts that are remembered", ())
 
     def _declare_caches(self, pair: tuple[str, str]) -> None:
@@ -658,6 +662,13 @@ class GatewayMetrics:
 
     def failsafe_gone(self, route: str) -> None:
         self._failsafe.remove_by_labels({"route": route})
+
+    def adapter_report(self, result: str) -> None:
+        """A pod was read: ok, unreachable or wrong."""
+        self._adapter_reports.labels(result).inc()
+
+    def adapter_refused(self, model: str, revision: str) -> None:
+        self._adapter_refusals.labels(model, revision).inc()
 
     def watch_event(self, resource: str) -> None:
         self._watch.labels(resource).set_to_current_time()

@@ -22,6 +22,7 @@ from ..routing.router import RouteEndpoint
 from ..wire.isolation import Isolation
 from ..wire.responses import WITHOUT_MODEL, is_text_path
 from ..wire.sse import CONTENT_TYPE
+from .adapters import AdapterCall
 from .direct import DirectResponse
 from .provider_stream import ProviderStream
 
@@ -95,6 +96,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     route: str = ""
     meter: Meter | None = None
     isolation: Isolation | None = None
+    base_revision: str = ""  # of an adapter whose stream goes on: the only one of its base that may serve it
+    adapter: AdapterCall | None = None  # where the route is an adapter's
     method: str = "POST"
     batch: bool = False
     scorable: bool = True
@@ -125,6 +128,13 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     def tenant(self) -> str:
         """Name of the tenant; empty without one."""
         return self.meter.tenant if self.meter else ""
+
+    def at(self, revision: str, engine: str) -> tuple[str, bytes]:
+        """Path and body for a revision at an engine of this type."""
+        if self.adapter is None:
+            return self.path_qs, self.body
+        call = self.adapter
+        return call.path_qs(self.path_qs, revision, engine), call.body(self.body, revision, engine)
 
     @property
     def is_sample(self) -> bool:

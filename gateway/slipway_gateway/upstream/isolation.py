@@ -14,6 +14,10 @@ class TenantIsolation:
     def __init__(self, published: PublishedTable, signer: TenantSigner) -> None:
         self._published, self._signer = published, signer
 
+    def engine_at(self, url: str) -> str:
+        """The engine type of the endpoint at `url`; empty where it is not known."""
+        return self._published.engine_at(url)
+
     def parts(self, url: str, path: str, body: bytes, isolation: Isolation | None) -> tuple[BodyPart, ...]:
         """The body for the endpoint at `url`, in one part or several of which the first is no copy.
 

@@ -35,7 +35,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 22] = [
+const REASONS: [&str; 23] = [
     "",
     "tenants",
     "recount",
@@ -56,6 +56,7 @@ const REASONS: [&str; 22] = [
     "degradation",
     "cache",
     "guards",
+    "adapter",
     "model_route",
     "experiment",
 ];

@@ -12,9 +12,10 @@ from slipway_process.serving.heartbeat import Heartbeat
 from slipway_process.supervisor import keep_thread
 
 Profiles = Callable[[str], tuple[int, str]]  # answers a query string with status and text; it blocks
-# By path: answers the body of a POST with status and body; it blocks.
+# By path: answers the body of a POST with status and body; it blocks. By GET_ and path: answers a GET.
 Commands = Mapping[str, Callable[[bytes], tuple[int, bytes]]]
 MAX_COMMAND_BYTES = 64 << 10
+GET_ = "GET "
 
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
@@ -97,6 +98,8 @@ class ProbeServer:
                 if profiles and path == "/debug/profile":
                     status, text = profiles(query)
                     self.answer(status, text.encode(), TEXT)
+                elif commands and (listing := commands.get(GET_ + path)):
+                    self.answer(*listing(b""), JSON)
                 else:
                     self.answer(*health.answer(path), JSON)
 

@@ -1,11 +1,8 @@
 """Keeps the folder of a pool equal to its file: what is missing is downloaded, what has left is removed."""
 
 import asyncio
-import contextlib
 import logging
-import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,20 +12,14 @@ from slipway_process.backoff import Backoff
 from slipway_process.model_folder.catalog import FETCH_ERROR, MAX_ERROR_BYTES, CatalogError, PoolEntry, read_catalog
 from slipway_process.model_folder.checkpoint import MARKER
 
+from .. import fetch_process
+
 log = logging.getLogger("slipway.pool_fetcher")
 
 POLL_S = 1.0
 PARALLEL = 2  # downloads at a time
 BACKOFF = Backoff(4.0, 300.0)  # between two attempts for one entry
 REMOVE_AFTER_S = 60.0  # the server ends the requests of an entry that left before its files go
-# slipway-fetcher, whose last words go to the file of its first argument.
-_RUN = """
-import os, sys
-os.environ['SLIPWAY_TERMINATION_LOG'] = sys.argv.pop(1)
-from slipway_fetcher.__main__ import main
-main()
-"""
-FETCHER = (sys.executable, "-P", "-c", _RUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,7 @@ class PoolFolder:
     """`command`: the fetcher, in a process of its own; it reads credentials from its environment."""
 
     rules: FetchRules
-    command: tuple[str, ...] = FETCHER
+    command: tuple[str, ...] = fetch_process.FETCHER
     remove_after_s: float = REMOVE_AFTER_S
     _attempts: dict[str, _Attempts] = field(default_factory=dict)  # by path of an entry
     _left: dict[str, float] = field(default_factory=dict)  # when folders lost their entry
@@ -117,7 +108,7 @@ class PoolFolder:
         assert entry.source, "others lie there already"
         folder, source = self.rules.folder / entry.path, entry.source
         folder.mkdir(parents=True, exist_ok=True)
-        room = self.rules.max_bytes - await asyncio.to_thread(_size, self.rules.folder)
+        room = self.rules.max_bytes - await asyncio.to_thread(fetch_process.size_of, self.rules.folder)
         if room <= 0:
             reason = f"The pool has no room left for files: all of its models may have {self.rules.max_bytes} bytes."
             (folder / FETCH_ERROR).write_text(reason)
@@ -130,24 +121,10 @@ class PoolFolder:
     async def _ran(self, folder: Path, arguments: Iterable[str]) -> str:
         """Run a fetcher. Return its error, which stays in FETCH_ERROR; empty, and no such file, when it succeeded."""
         report = folder / FETCH_ERROR
-        process = await asyncio.create_subprocess_exec(
-            *self.command, str(report), *arguments, stdin=asyncio.subprocess.DEVNULL
-        )
-        try:
-            async with asyncio.timeout(self.rules.max_fetch_s):
-                code = await process.wait()
-        except TimeoutError:
-            report.write_text(f"The download took longer than {self.rules.max_fetch_s:g} s.")
-            code = os.EX_UNAVAILABLE
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        code = await fetch_process.run(self.command, report, arguments, self.rules.max_fetch_s)
         if code == 0:
             report.unlink(missing_ok=True)
             return ""
-        if not report.is_file():
-            report.write_text(f"slipway-fetcher ended with {code}.")
         return report.read_text(errors="replace")[:MAX_ERROR_BYTES]
 
     async def _remove(self, wanted: dict[str, PoolEntry]) -> None:
@@ -168,11 +145,3 @@ class PoolFolder:
             if one.running:
                 one.running.cancel()
         return bool(found)
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size if path.is_file() else 0
-    return total

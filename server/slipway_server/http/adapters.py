@@ -1,6 +1,6 @@
 """Loads and unloads adapters on command, as vLLM's endpoints do: on the probe port, which no client reaches.
 
-`POST /v1/load_lora_adapter` `{lora_name, lora_path}` and `POST /v1/unload_lora_adapter` `{lora_name}`.
+`POST /v1/load_lora_adapter` `{lora_name, lora_path}`, `POST /v1/unload_lora_adapter` `{lora_name}`, `GET /v1/models`.
 https://docs.vllm.ai/en/latest/features/lora.html#dynamically-serving-lora-adapters
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from slipway_process.serving.errors import HttpError
-from slipway_process.serving.probes import Commands
+from slipway_process.serving.probes import GET_, Commands
 from slipway_process.serving.restarts import EngineError
 
 from ..engine.adapters.catalog import CatalogEntry, UnknownAdapter
@@ -26,6 +26,7 @@ from ..models.adapters.errors import AdapterError
 log = logging.getLogger("slipway.adapters")
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+MODELS = "/v1/models"  # for who loads adapters: clients' port may need keys and certificates
 MAX_COMMANDS = 8  # at a time: each has a thread of the probe port
 WAIT_S = 600.0  # after it the command goes on, and only its response does not wait for it
 
@@ -95,8 +96,11 @@ def _decoded(body: bytes, kind: Any) -> Any:
         raise HttpError(400, f"The body is wrong: {str(error)[:512]}.", param=next(fields, None)) from None
 
 
-def commands(adapters: AdapterCommands, loop: asyncio.AbstractEventLoop) -> Commands:
-    """Functions for the threads of the probe port, by path: each answers a body with status and body, and blocks."""
+def commands(adapters: AdapterCommands, listing: Callable[[], bytes], loop: asyncio.AbstractEventLoop) -> Commands:
+    """Functions for the threads of the probe port, by path: each answers a body with status and body, and blocks.
+
+    `listing`: the list of models.
+    """
     places = BoundedSemaphore(MAX_COMMANDS)
 
     def answering(command: Callable[[bytes], Coroutine[Any, Any, str]]) -> Callable[[bytes], tuple[int, bytes]]:
@@ -121,4 +125,7 @@ def commands(adapters: AdapterCommands, loop: asyncio.AbstractEventLoop) -> Comm
 
         return answer
 
-    return {LOAD: answering(adapters.load), UNLOAD: answering(adapters.unload)}
+    def listed(_: bytes) -> tuple[int, bytes]:
+        return 200, listing()
+
+    return {LOAD: answering(adapters.load), UNLOAD: answering(adapters.unload), GET_ + MODELS: listed}

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 from aiohttp import web
 
 from slipway_process.serving.metrics import count_restarts
@@ -47,7 +48,12 @@ async def serve(
     tasks = Supervisor(count_restarts(service.metrics.registry))
     tasks.start("warm-up", service.reader.warm_up, OnFailure.SHOW, ends=True)
     debug = profiles(engine, loop) if settings.enable_debug else None
-    commands = adapter_commands(AdapterCommands(engine, service.metrics), loop) if settings.max_loras else None
+    commands = None
+    if settings.max_loras:
+        models = OpenAI(service, replays).listing
+        commands = adapter_commands(
+            AdapterCommands(engine, service.metrics), lambda: msgspec.json.encode(models()), loop
+        )
     try:
         await run_server(
             settings, app, guard, engine, engine_life, tasks, debug=debug, commands=commands, on_drain=replays.close

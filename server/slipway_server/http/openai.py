@@ -72,8 +72,11 @@ class OpenAI:
         return json_response({"object": "list", "data": data, "model": self._service.model.name, "usage": usage})
 
     async def models(self, _: web.Request) -> web.Response:
-        adapters = map(self._adapter_card, self._service.adapters.entries)
-        return json_response({"object": "list", "data": [self._card(), *adapters]})
+        return json_response(self.listing())
+
+    def listing(self) -> dict[str, Any]:
+        """The model and its adapters; threads call it, too."""
+        return {"object": "list", "data": [self._card(), *map(self._adapter_card, self._service.adapters.entries)]}
 
     async def model(self, http: web.Request) -> web.Response:
         name = http.match_info["name"]
