@@ -70,18 +70,6 @@ class ServerMetrics(ModelMetrics):
             (*LABELS, "block_size", "num_gpu_blocks"),
             registry=self.registry,
         )
-        self._perplexity_ratio = Gauge(
-            "slipway_server_rounding_perplexity_ratio",
-            "Perplexity of a short text with weights rounded at load, by that with plain weights.",
-            ["quantization"],
-            registry=self.registry,
-        )
-        self._top1_agreement = Gauge(
-            "slipway_server_rounding_top1_agreement",
-            "Share of the text's tokens whose likeliest next token is the same with rounded and with plain weights.",
-            ["quantization"],
-            registry=self.registry,
-        )
         self._step_errors = Counter(
             "slipway_server_engine_step_errors",
             "Requests that ended because computing them failed; the engine went on.",
@@ -100,6 +88,21 @@ class ServerMetrics(ModelMetrics):
         self._declare_replays()
         self._declare_tenants()
         self._declare_adapters()
+        self._declare_rounding()
+
+    def _declare_rounding(self) -> None:
+        self._perplexity_ratio = Gauge(
+            "slipway_server_rounding_perplexity_ratio",
+            "Perplexity of a short text with weights rounded at load, by that with plain weights.",
+            ["quantization"],
+            registry=self.registry,
+        )
+        self._top1_agreement = Gauge(
+            "slipway_server_rounding_top1_agreement",
+            "Share of the text's tokens whose likeliest next token is the same with rounded and with plain weights.",
+            ["quantization"],
+            registry=self.registry,
+        )
 
     def _declare_adapters(self) -> None:
         registry = self.registry

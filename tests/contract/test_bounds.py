@@ -61,6 +61,7 @@ OF_ONE = {
     "max_engine_restarts": "restarts, which no client waits for",
     "max_step_s": "a time",
     "max_inter_token_s": "a time",
+    "max_perplexity_ratio": "of a check at load",
 }
 
 
