@@ -46,8 +46,8 @@ set. Layers that a repository leaves plain stay plain.
 | `awq` | version `gemm`, 4 bits, any group | 4 bits | AutoAWQ 0.2.9 |
 | `gptq` | 4 bits, `gptq` and `gptq_v2` | 4 bits | AutoGPTQ 0.7.1 |
 | `gptq` | 4 bits with `desc_act`; 8 bits | bfloat16 | AutoGPTQ 0.7.1 |
-| `compressed-tensors` | `pack-quantized` of 4 bits, groups and channels, symmetric or not | 4 bits | compressed-tensors 0.20.1 |
-| `compressed-tensors` | the same with `actorder` (`weight_g_idx`); of 8 bits | bfloat16 | its documented layout; 0.20.1 |
+| `compressed-tensors` | `pack-quantized` of 4 bits, groups and channels | 4 bits | compressed-tensors 0.20.1 |
+| `compressed-tensors` | the same with `actorder`; of 8 bits | bfloat16 | its documented layout; 0.20.1 |
 | `compressed-tensors` | `int-quantized` (W8A8), tensor and channel, symmetric or not | bfloat16 | 0.20.1 |
 | `compressed-tensors` | `float-quantized` (FP8): tensor, channel, block | bfloat16 | 0.20.1 |
 | `fp8` | `weight_scale_inv` blocks of DeepSeek and Qwen; one `weight_scale` | bfloat16 | 0.20.1 |
