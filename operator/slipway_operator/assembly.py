@@ -25,6 +25,7 @@ from slipway_operator.kube.secrets.keys import Keys
 from slipway_operator.kube.secrets.pepper import Pepper
 from slipway_operator.kube.writing.aggregation import Host
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
+from slipway_operator.kube.writing.leader_label import LeaderLabel
 from slipway_operator.kube.writing.names import Names, NameTerms
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
@@ -99,6 +100,9 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         process.metrics.costs,
         Pepper(client, settings.own_namespace, settings.key_pepper_secret) if settings.key_pepper_secret else None,
         _audit(process),
+        LeaderLabel(client, settings.own_namespace, settings.identity, process.lease.held)
+        if settings.leader_label
+        else None,
     )
     return tuple(component for component in components if component is not None)
 

@@ -246,13 +246,18 @@ class OperatorSettings(process.ProcessSettings):
     )
     lease_name: Name = Field("slipway-operator", description="Lease in the own namespace; only its holder writes")
     lease_s: Annotated[float, Field(ge=LEASE_MIN_S, allow_inf_nan=False), Flag("SECONDS")] = Field(
-        20.0,
+        10.0,
         description=f"time after which another operator takes over a dead operator's lease; at least {LEASE_MIN_S:.0f}",
     )
     identity: Annotated[Name, Variable("SLIPWAY_IDENTITY", "POD_ID")] = Field(
         "",
         description="holder of the lease, a random name without one; a restarted container with the same identity "
         "need not wait",
+    )
+    leader_label: Switch = Field(
+        False,
+        description="give the pod that --identity names the label slipway.dev/leader=true while its operator holds the "
+        "lease, so that Services find it",
     )
     admin_port: Port = Field(8001, description="port of /livez, /readyz and /metrics")
     kubeconfig: Annotated[str, Flag(""), Variable("KUBECONFIG")] = Field(
@@ -280,6 +285,13 @@ class OperatorSettings(process.ProcessSettings):
         if not owner and info.data.get("metrics_api_service"):
             raise ValueError("--metrics-api-service needs it: the ClusterRole that owns the registrations")
         return owner
+
+    @field_validator("leader_label")
+    @classmethod
+    def _with_identity(cls, on: bool, info: ValidationInfo) -> bool:
+        if on and not info.data.get("identity"):
+            raise ValueError("it needs --identity, the name of the own pod")
+        return on
 
     @property
     def outbound(self) -> EgressPolicy:
