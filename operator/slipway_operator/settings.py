@@ -222,6 +222,15 @@ class OperatorSettings(process.ProcessSettings):
     metrics_api_owner: Name = Field(
         "", description="ClusterRole that owns the registrations of the metrics API: its deletion deletes them"
     )
+    control_api_port: Port = Field(
+        0, description="port of the control API, by HTTPS; 0: it is not served; docs/control-api.md describes it"
+    )
+    control_api_cert_file: FilePath = Field(
+        "", description="PEM file with the certificate of the control API, read again when it changes"
+    )
+    control_api_key_file: FilePath = Field(
+        "", validate_default=True, description="PEM file with the private key of this certificate"
+    )
     engine_metrics_pods: Annotated[int, Field(ge=0, le=10_000), Flag("N")] = Field(
         0,
         description="how many pods of ModelDeployments without an autoscaler are scraped too, every 10 s, for the "
@@ -285,6 +294,13 @@ class OperatorSettings(process.ProcessSettings):
         if not owner and info.data.get("metrics_api_service"):
             raise ValueError("--metrics-api-service needs it: the ClusterRole that owns the registrations")
         return owner
+
+    @field_validator("control_api_key_file")
+    @classmethod
+    def _with_port(cls, key_file: str, info: ValidationInfo) -> str:
+        if info.data.get("control_api_port") and not (info.data.get("control_api_cert_file") and key_file):
+            raise ValueError("--control-api-port needs --control-api-cert-file and it: callers send tokens")
+        return key_file
 
     @field_validator("leader_label")
     @classmethod

@@ -70,6 +70,8 @@ OTHER: Values = {
     "rbac.create": False,
     "rbac.namespaces": ["a"],
     "rbac.aggregateRoles": False,
+    "controlApi.enabled": True,
+    "controlApi.tls.secretName": "control-api-tls",
     "operator.replicaCount": 2,
     "operator.image.repository": "mirror/operator",
     "operator.image.tag": "9",
@@ -402,6 +404,8 @@ NEEDS: dict[str, Values] = {
         f"jobs.webhooks.{leaf}": {"jobs.enabled": True, "jobs.webhooks.secret.name": "webhooks"}
         for leaf in ("hosts", "secret.key")
     },
+    "controlApi.enabled": {"controlApi.tls.secretName": "control-api-tls"},
+    "controlApi.tls.secretName": {"controlApi.enabled": True, "controlApi.tls.secretName": "another"},
     "jobs.replicaCount": {"jobs.enabled": True, "jobs.databaseSecret.name": "database"},
     "jobs.databaseSecret.key": {"jobs.enabled": True, "jobs.databaseSecret.name": "database"},
     "jobs.sqlite.fsGroup": {"jobs.enabled": True, "jobs.sqlite.claimName": "jobs"},
@@ -456,6 +460,7 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             {"operator.replicaCount": 2, "operator.audit.claimName": "audit"},
             "operator.audit.claimName names a claim that only one operator writes",
         ),
+        ({"controlApi.enabled": True}, "controlApi.tls.secretName is empty: name the Secret"),
         ({"operator.replicaCount": 0}, "operator/replicaCount"),
         ({"gateway.tls.clientCASecretName": "clients"}, "gateway.tls.secretName is empty: name the Secret"),
         ({"gateway.tls.secretName": "My_Secret"}, "gateway/tls/secretName"),
