@@ -142,7 +142,7 @@ async def _pause() -> None:
 
 
 async def _nothing_here(request: web.Request, caller: Caller) -> web.Response:
-    raise NotImplementedError("unknown paths are refused before anything is asked of the API server")
+    raise NotImplementedError("unknown paths are refused before the API server is called")
 
 
 def _has_weight(obj: Object, percent: int) -> bool:

@@ -1,4 +1,4 @@
-"""The control API at a real API server: each call is made by its caller, and by nobody else's rights."""
+"""The control API at a real API server: each call is made by its caller, with the rights of that one alone."""
 
 import asyncio
 import contextlib
@@ -93,19 +93,19 @@ async def test_whoever_may_creates_reads_and_edits_as_themselves(client, routes,
 
 
 async def test_without_the_right_each_call_is_403_and_changes_nothing(client, routes, namespace, chat, counted):
-    nobody = await caller(client, routes, namespace, "nobody", [])
+    stranger = await caller(client, routes, namespace, "stranger", [])
     reader = await caller(client, routes, namespace, "reader", READER)
     before = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
     create = {"model_name": "new", "uri": "hf://a/b"}
     edit = {"model_name": "chat", "resources": {"replicas": 9}}
     status = {"stableRevision": "a", "canaryRevision": "b"}
     calls = [
-        (nobody, "GET", PATH, None),
-        (nobody, "GET", f"{PATH}/chat", None),
-        (nobody, "GET", f"{PATH}/not-there", None),
-        (nobody, "POST", PATH, create),
-        (nobody, "POST", PATH, edit),
-        (nobody, "PUT", f"{PATH}/chat/traffic", {"a": 50, "b": 50}),
+        (stranger, "GET", PATH, None),
+        (stranger, "GET", f"{PATH}/chat", None),
+        (stranger, "GET", f"{PATH}/not-there", None),
+        (stranger, "POST", PATH, create),
+        (stranger, "POST", PATH, edit),
+        (stranger, "PUT", f"{PATH}/chat/traffic", {"a": 50, "b": 50}),
         (reader, "POST", PATH, create),
         (reader, "POST", PATH, edit),
         (reader, "GET", f"{PATH}?namespace=kube-system", None),
@@ -176,7 +176,7 @@ async def test_a_field_that_gitops_applies_is_not_changed(client, routes, namesp
 
 
 async def test_one_address_has_its_share(client, routes, namespace):
-    token = await token_of(client, namespace, "nobody")
+    token = await token_of(client, namespace, "stranger")
     many = [As(routes, token)("GET", PATH) for _ in range(3 * MOST_OF_AN_ADDRESS)]
     codes = [code for code, _ in await asyncio.gather(*many)]
     assert set(codes) == {403, 429}

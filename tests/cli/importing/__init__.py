@@ -1,0 +1,1 @@
+"""Manifests of other tools, written anew from their documentation."""
