@@ -19,7 +19,7 @@ MOST_DOCUMENTS = 1000  # of all files
 def import_(files: tuple[str, ...], uri: str) -> None:
     """Print ModelDeployments for manifests of KServe, Argo Rollouts, vLLM's production-stack and KubeAI.
 
-    FILE is a file, or - for standard input. What does not map is said on standard error and in comments. Check the
+    FILE is a file, or - for standard input. What does not map is named on standard error and in comments. Check the
     result by: slipway import FILE | kubectl apply --dry-run=server -f -
     """
     documents = [(path, number, one) for path in files for number, one in enumerate(read_documents(path))]

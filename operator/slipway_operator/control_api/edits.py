@@ -11,7 +11,7 @@ from slipway_process.serving.errors import HttpError, invalid
 FIELD_MANAGER = "slipway-control-api"
 MOST_STEPS, MOST_VERSIONS = 10, 4  # of those that a message names
 
-# Where a change of these would be undone: a manifest that somebody applies has the field. An update by kubectl edit,
+# Where a change of these would be undone: a manifest that is applied has the field. An update by kubectl edit,
 # kubectl patch or `slipway` is an act like ours. Argo CD and Flux by their managers, as they may use updates.
 _APPLIES = "Apply"
 _APPLIERS = frozenset(

@@ -1,1 +1,1 @@
-"""Manifests of other tools, written anew from their documentation."""
+"""Manifests of other tools, written from their documentation."""

@@ -92,7 +92,7 @@ def test_steps_decide_and_are_named() -> None:
         (edits.FIELD_MANAGER, "Update", False),
     ],
 )
-def test_a_field_that_somebody_applies_is_theirs(manager: str, operation: str, refused: bool) -> None:
+def test_a_field_of_an_applied_manifest_is_not_changed(manager: str, operation: str, refused: bool) -> None:
     obj = owned(deployment(strategy={"canary": {"trafficPercent": 30}}), manager, operation, *edits._TRAFFIC)
     if not refused:
         assert edits.traffic_patch({"v3.0": 50, "v3.1": 50}, obj)[1] == 50

@@ -14,7 +14,7 @@ from slipway_operator.model import labels
 from slipway_process.supervisor import OnFailure
 
 LOOK_S = 0.5  # until the pod of a new holder has the label
-KEEP_S = 30.0  # until a label that somebody changed is as it was
+KEEP_S = 30.0  # until a label that another writer changed is as it was
 
 # Labels by which the pods of one release's operator are known, beside the chart's fixed app.kubernetes.io/name.
 _OF_RELEASE = (labels.NAME, labels.INSTANCE, labels.COMPONENT)
