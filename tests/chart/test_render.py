@@ -127,11 +127,11 @@ def test_an_operator_that_stands_by_is_ready_before_the_old_one_leaves() -> None
     assert not [
         item for item in objects() if item["kind"] == "PodDisruptionBudget" and "operator" in item["metadata"]["name"]
     ]
-    two = objects({"operator": {"replicaCount": 2}})
+    two = objects(values={"operator": {"replicaCount": 2}})
     pods = find(two, "Deployment", "slipway-operator")["spec"]["template"]["spec"]
     assert pods["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
     assert find(two, "PodDisruptionBudget", "slipway-operator")["spec"]["maxUnavailable"] == 1
-    claimed = find(objects({"operator": {"audit": {"claimName": "audit"}}}), "Deployment", "slipway-operator")
+    claimed = find(objects(values={"operator": {"audit": {"claimName": "audit"}}}), "Deployment", "slipway-operator")
     assert claimed["spec"]["strategy"] == {"type": "Recreate"}
 
 
