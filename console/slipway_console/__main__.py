@@ -14,6 +14,7 @@ from aiohttp import web
 from slipway_process import logs
 from slipway_process.network.http_server import HttpRunner, ServerConnection
 from slipway_process.network.mutual_tls import UnusableCertificate
+from slipway_process.network.port_tls import listener_context
 
 from .access.api_server import ApiServer, open_session
 from .access.batches import Batches
@@ -21,7 +22,6 @@ from .access.identity_provider import Client, IdentityProvider, open_provider_se
 from .serving.app import admin_app, public_app
 from .serving.connections import KEEPALIVE_S, Door, TrustedProxies
 from .serving.sign_in import CALLBACK
-from .serving.tls import listener_context
 from .settings import ConsoleSettings, UnusableSettings
 
 log = logging.getLogger("slipway_console")

@@ -22,9 +22,9 @@ from slipway_operator.assembly import Process, certificates_of, components_of, g
 from slipway_operator.component import Component, close_all, start_tasks
 from slipway_operator.fetching.reader import new_session
 from slipway_operator.kube import auth, subjects
-from slipway_operator.kube.client import Client
+from slipway_operator.kube.client import TIMEOUT_S, Client
 from slipway_operator.kube.errors import ApiError, Refused, Unavailable
-from slipway_operator.kube.lease import RENEW_EVERY, Lease, LeaseTerms
+from slipway_operator.kube.lease import RENEW_EVERY, WRITE_FOR, Lease, LeaseTerms
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.calls import Calls
 from slipway_operator.kube.reading.nodes import Nodes
@@ -41,7 +41,7 @@ from slipway_process import logs
 from slipway_process.spans import Exporter, exporter
 from slipway_process.supervisor import OnFailure, Supervisor
 
-DRAIN_S = 10.0  # how long shutdown waits for reconciles in progress; SIGKILL follows after 30 s
+DRAIN_S = 0.5  # how long shutdown waits for reconciles in progress: the next operator waits meanwhile
 
 log = logging.getLogger("slipway_operator")
 
@@ -119,7 +119,12 @@ async def _run(settings: OperatorSettings) -> int:
     async with (
         _lease(settings, configuration, queue, metrics) as lease,
         Client(
-            configuration, metrics.wrote, may_write=lease.held, on_call=metrics.api_called, on_answer=cache.update
+            configuration,
+            metrics.wrote,
+            may_write=lease.held,
+            write_timeout_s=min(TIMEOUT_S, settings.lease_s * WRITE_FOR),
+            on_call=metrics.api_called,
+            on_answer=cache.update,
         ) as client,
         open_inside(lambda: certificates.identity() if certificates else None) as session,
         new_session() as pods,
@@ -156,6 +161,7 @@ async def _serve(process: Process, components: tuple[Component, ...]) -> int:
     admin = _admin(process.metrics, queue, process.lease, listed, tasks)
     runner = await health.serve(admin, settings.admin_port)
     workers: list[asyncio.Task[None]] = []
+    leaving, hand_over = asyncio.Event(), _HandOver(process, components, workers)
     try:
         await watch.wait_for_crd(client, settings.namespaces)
         # kopf does not cancel tasks that were created before it starts.
@@ -174,22 +180,50 @@ async def _serve(process: Process, components: tuple[Component, ...]) -> int:
             queue.add(key)
         listed.set()
         tasks.start("lease", process.lease.run, OnFailure.EXIT)
+        tasks.start("hand-over", partial(_leave, leaving, hand_over, stop), OnFailure.EXIT, ends=True)
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
         listeners = watch.Listeners(
             queue.add, queue.add_first, process.metrics.event_received, cache, observer.autoscalers.forget, nodes
         )
-        return await _watch(settings, client, listeners, tasks, stop)
+        return await _watch(settings, client, listeners, tasks, stop, leaving)
     finally:
-        queue.close()
-        if workers:
-            # Reconciles in progress end; the next process repeats those that are cancelled.
-            await asyncio.wait(workers, timeout=DRAIN_S)
-        # Before the lease is given back: what the next operator calls again, this one does not call any more.
-        await close_all(components)
+        await hand_over()
         await tasks.close()
         await asyncio.to_thread(spans.close)
-        await process.lease.release()
         await runner.cleanup()
+
+
+class _HandOver:
+    """Gives the lease to the next operator as soon as no write of this one can arrive any more; once."""
+
+    def __init__(
+        self, process: Process, components: Sequence[Component], workers: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """`workers`: a list that the caller fills as it starts them."""
+        self._process, self._components, self._workers = process, components, workers
+        self._lock, self._is_done = asyncio.Lock(), False
+
+    async def __call__(self) -> None:
+        async with self._lock:
+            if self._is_done:
+                return
+            self._process.queue.close()
+            if self._workers:
+                # Reconciles in progress end; the next operator repeats those that find the fence closed.
+                await asyncio.wait(self._workers, timeout=DRAIN_S)
+            # What the next operator calls again, this one does not call any more.
+            await close_all(self._components)
+            self._process.lease.resign()
+            await self._process.client.settle()
+            await self._process.lease.release()
+            self._is_done = True
+
+
+async def _leave(leaving: asyncio.Event, hand_over: _HandOver, stop: asyncio.Event) -> None:
+    """After a signal hand over before the watches end: kopf takes seconds for that."""
+    await leaving.wait()
+    await hand_over()
+    stop.set()
 
 
 def _start_workers(
@@ -200,6 +234,7 @@ def _start_workers(
     reconciler = Reconciler(
         process.client, objects, observer, components, planning, process.metrics, lambda: datetime.now(UTC)
     )
+    process.lease.follow(lambda _: reconciler.reset())
     traced = tracing.traced(reconciler, spans)
     return [
         tasks.start("worker", partial(work, process.queue, traced, _failed), OnFailure.EXIT, ends=True)
@@ -218,10 +253,10 @@ def _admin(
         live=[pulse.check, lambda: tasks.trouble if tasks.gave_up else None, health.run_check(queue.longest_run_s)],
         ready=[
             lambda: None if listed.is_set() else "the first list of ModelDeployments is not done",
-            lease.check,
+            lambda: None if lease.stands_by() else lease.check(),
             lambda: tasks.trouble or None,
         ],
-        missing=lambda: tasks.missing,
+        missing=lambda: "\n".join(filter(None, [lease.check() if lease.stands_by() else "", tasks.missing])),
     )
 
 
@@ -241,10 +276,11 @@ async def _watch(
     listeners: watch.Listeners,
     tasks: Supervisor,
     stop: asyncio.Event,
+    leaving: asyncio.Event,
 ) -> int:
     """Watch until a signal and return 0. Return 1 when a watch ends, or a task for good: Kubernetes restarts it."""
     try:
-        await watch.run(client, settings.namespaces, listeners, stop)
+        await watch.run(client, settings.namespaces, listeners, stop, leaving)
     except Exception:
         log.exception("the watches ended")
         return 1

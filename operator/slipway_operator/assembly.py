@@ -12,6 +12,7 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.audit.runner import AuditRunner
 from slipway_operator.audit.trail import Trail
 from slipway_operator.component import Component
+from slipway_operator.control_api.server import ControlApi
 from slipway_operator.experiments.runner import Deployments, ExperimentRunner
 from slipway_operator.fallbacks.runner import FallbackTargets
 from slipway_operator.fetching.reader import DownloadReader
@@ -26,6 +27,7 @@ from slipway_operator.kube.secrets.keys import Keys
 from slipway_operator.kube.secrets.pepper import Pepper
 from slipway_operator.kube.writing.aggregation import Host
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
+from slipway_operator.kube.writing.leader_label import LeaderLabel
 from slipway_operator.kube.writing.names import Names, NameTerms
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
@@ -102,6 +104,10 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         process.metrics.costs,
         Pepper(client, settings.own_namespace, settings.key_pepper_secret) if settings.key_pepper_secret else None,
         _audit(process),
+        _control_api(process),
+        LeaderLabel(client, settings.own_namespace, settings.identity, process.lease.held)
+        if settings.leader_label
+        else None,
     )
     return tuple(component for component in components if component is not None)
 
@@ -232,6 +238,14 @@ def _metrics_of_pods(process: Process) -> tuple[Component, ...]:
     host = Host(settings.own_namespace, settings.metrics_api_service, settings.metrics_api_owner)
     api = MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed)
     return sampler, ScalingRunner(sampler, wake), api
+
+
+def _control_api(process: Process) -> ControlApi | None:
+    settings = process.settings
+    if not settings.control_api_port:
+        return None
+    files = (settings.control_api_cert_file, settings.control_api_key_file)
+    return ControlApi(process.client, settings.control_api_port, *files, process.metrics.control_called)
 
 
 def _audit(process: Process) -> AuditRunner | None:

@@ -68,6 +68,12 @@ class Component:
     def forget(self, key: ObjectKey) -> None:
         """Drop what is known of a ModelDeployment that is gone. It may exist again at once, with another uid."""
 
+    def reset(self) -> None:
+        """Drop what is known by this process's own writes: another operator may write, or has written meanwhile.
+
+        `forget` is called for each ModelDeployment besides.
+        """
+
     def leave(self, key: ObjectKey) -> None:
         """Drop what a ModelDeployment that is being deleted waits for."""
 

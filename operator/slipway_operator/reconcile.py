@@ -61,6 +61,12 @@ class Reconciler:
         self._written, self._runs = WrittenStatuses(), AnalysisRuns(client)
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
 
+    def reset(self) -> None:
+        """Forget what this process wrote: the lease was acquired or lost, and another operator writes, or did."""
+        for key in self._objects.deployments():
+            self._forget(key)
+        list(each(self._components, lambda component: component.reset()))
+
     async def __call__(self, key: ObjectKey, failures: int) -> float | None:
         """Reconcile; returns the seconds until the next one, None to wait for an event. An ApiError means backoff."""
         started, result = time.monotonic(), "error"

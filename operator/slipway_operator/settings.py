@@ -222,6 +222,15 @@ class OperatorSettings(process.ProcessSettings):
     metrics_api_owner: Name = Field(
         "", description="ClusterRole that owns the registrations of the metrics API: its deletion deletes them"
     )
+    control_api_port: Port = Field(
+        0, description="port of the control API, by HTTPS; 0: it is not served; docs/control-api.md describes it"
+    )
+    control_api_cert_file: FilePath = Field(
+        "", description="PEM file with the certificate of the control API, read again when it changes"
+    )
+    control_api_key_file: FilePath = Field(
+        "", validate_default=True, description="PEM file with the private key of this certificate"
+    )
     engine_metrics_pods: Annotated[int, Field(ge=0, le=10_000), Flag("N")] = Field(
         0,
         description="how many pods of ModelDeployments without an autoscaler are scraped too, every 10 s, for the "
@@ -246,13 +255,18 @@ class OperatorSettings(process.ProcessSettings):
     )
     lease_name: Name = Field("slipway-operator", description="Lease in the own namespace; only its holder writes")
     lease_s: Annotated[float, Field(ge=LEASE_MIN_S, allow_inf_nan=False), Flag("SECONDS")] = Field(
-        20.0,
+        10.0,
         description=f"time after which another operator takes over a dead operator's lease; at least {LEASE_MIN_S:.0f}",
     )
     identity: Annotated[Name, Variable("SLIPWAY_IDENTITY", "POD_ID")] = Field(
         "",
         description="holder of the lease, a random name without one; a restarted container with the same identity "
         "need not wait",
+    )
+    leader_label: Switch = Field(
+        False,
+        description="give the pod that --identity names the label slipway.dev/leader=true while its operator holds the "
+        "lease, so that Services find it",
     )
     admin_port: Port = Field(8001, description="port of /livez, /readyz and /metrics")
     kubeconfig: Annotated[str, Flag(""), Variable("KUBECONFIG")] = Field(
@@ -280,6 +294,20 @@ class OperatorSettings(process.ProcessSettings):
         if not owner and info.data.get("metrics_api_service"):
             raise ValueError("--metrics-api-service needs it: the ClusterRole that owns the registrations")
         return owner
+
+    @field_validator("control_api_key_file")
+    @classmethod
+    def _with_port(cls, key_file: str, info: ValidationInfo) -> str:
+        if info.data.get("control_api_port") and not (info.data.get("control_api_cert_file") and key_file):
+            raise ValueError("--control-api-port needs --control-api-cert-file and it: callers send tokens")
+        return key_file
+
+    @field_validator("leader_label")
+    @classmethod
+    def _with_identity(cls, on: bool, info: ValidationInfo) -> bool:
+        if on and not info.data.get("identity"):
+            raise ValueError("it needs --identity, the name of the own pod")
+        return on
 
     @property
     def outbound(self) -> EgressPolicy:

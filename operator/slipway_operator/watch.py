@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,10 +86,22 @@ async def resync(
             add_after(key, random.uniform(0.0, period_s / 4))
 
 
-async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, stop: asyncio.Event) -> None:
-    """Watch until SIGTERM, SIGINT or `stop`; a watch that cannot continue raises: the process has to restart."""
+async def run(
+    client: Client,
+    namespaces: Sequence[str],
+    listeners: Listeners,
+    stop: asyncio.Event,
+    leaving: asyncio.Event | None = None,
+) -> None:
+    """Watch until `stop`; a watch that cannot continue raises: the process has to restart.
+
+    SIGTERM and SIGINT set `leaving`, whose reader sets `stop`; without `leaving` they end the watches.
+    """
+    handlers = registry(client, listeners, stop)
+    if leaving:
+        _on_signals(handlers, leaving.set)
     await kopf.operator(
-        registry=registry(client, listeners, stop),
+        registry=handlers,
         settings=settings(),
         # kopf's default identity needs the name of a user, which may be missing in a container.
         identity=labels.FIELD_MANAGER,  # type: ignore[arg-type]
@@ -97,6 +110,17 @@ async def run(client: Client, namespaces: Sequence[str], listeners: Listeners, s
         namespaces=list(namespaces),
         stop_flag=stop,
     )
+
+
+def _on_signals(registry: kopf.OperatorRegistry, on_signal: Callable[[], None]) -> None:
+    """Replace kopf's handlers of signals, which it installs one step of the loop after its first activity has begun."""
+
+    @kopf.on.startup(registry=registry)
+    async def started(**_: Any) -> None:
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
 
 
 def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.OperatorRegistry:

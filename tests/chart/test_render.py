@@ -18,6 +18,7 @@ from slipway_operator import settings as operator_settings
 from slipway_operator.manifests.network_policy import network_policy
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
+from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import NODE_CACHE_CLAIM, Engine, Model, PodInputs
 from testkit import ROOT
@@ -118,10 +119,32 @@ def test_grpc_has_a_port_at_the_service_the_pods_and_the_network_policy(tls: str
     assert admitted == [{"port": "http"}, {"port": "grpc"}]
 
 
-def test_operator_is_alone_and_has_its_identity() -> None:
+def test_an_operator_that_stands_by_is_ready_before_the_old_one_leaves() -> None:
     deployment = find(objects(), "Deployment", "slipway-operator")
     assert deployment["spec"]["replicas"] == 1
-    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    assert deployment["spec"]["strategy"] == rolling
+    assert not [
+        item for item in objects() if item["kind"] == "PodDisruptionBudget" and "operator" in item["metadata"]["name"]
+    ]
+    two = objects(values={"operator": {"replicaCount": 2}})
+    pods = find(two, "Deployment", "slipway-operator")["spec"]["template"]["spec"]
+    assert pods["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
+    assert find(two, "PodDisruptionBudget", "slipway-operator")["spec"]["maxUnavailable"] == 1
+    claimed = find(objects(values={"operator": {"audit": {"claimName": "audit"}}}), "Deployment", "slipway-operator")
+    assert claimed["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_services_select_the_operator_that_holds_the_lease() -> None:
+    rendered = objects()
+    container = _container(find(rendered, "Deployment", "slipway-operator"))
+    assert "--leader-label=on" in container["args"]
+    for name in ("slipway-operator-admin", "slipway-operator-metrics"):
+        assert find(rendered, "Service", name)["spec"]["selector"][labels.LEADER] == labels.IS_LEADER
+
+
+def test_operator_has_its_identity() -> None:
+    deployment = find(objects(), "Deployment", "slipway-operator")
     env = {item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"] for item in _container(deployment)["env"]}
     assert env == {"POD_ID": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
 

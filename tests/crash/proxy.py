@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from tests.crash.calls import AFTER, KILLS, Fault, Point, kind_of
+from tests.crash.calls import AFTER, KILLS, Fault, Point, is_write, kind_of
 
 # The client gives up after 10 s, kopf's lists after 30 s; a watch has longer and is not worth so long a wait.
 HOLD_S = 35.0
@@ -26,6 +27,16 @@ _REASONS = {
 }
 
 
+@dataclass(frozen=True)
+class Done:
+    """A write that the API server answered: when it was sent on and answered (monotonic seconds), and the status."""
+
+    kind: str
+    sent_s: float
+    answered_s: float
+    status: int
+
+
 @dataclass
 class Tap:
     """The connection of one operator: its calls so far, and the faults of later ones."""
@@ -36,6 +47,16 @@ class Tap:
     counts: Counter[str] = field(default_factory=Counter)
     on_call: Callable[[str], None] = lambda kind: None
     on_answer: Callable[[str], None] = lambda kind: None
+    is_cut: bool = False  # nothing of it reaches the API server, and no answer comes
+    open: dict[int, web.Request] = field(default_factory=dict)  # calls in progress
+    done: list[Done] = field(default_factory=list)
+
+    def cut(self) -> None:
+        """The network between this operator and the API server is gone, for calls and watches in progress too."""
+        self.is_cut = True
+        for request in list(self.open.values()):
+            if request.transport:
+                request.transport.abort()
 
     def arrives(self, kind: str) -> Fault | None:
         """Count a call; return its fault, if any."""
@@ -82,10 +103,23 @@ class Proxy:
         path = "/" + request.match_info["path"]
         kind = kind_of(request.method, path, request.query, request.headers)
         body = await request.read()
+        tap.open[id(request)] = request
+        try:
+            return await self._call(request, tap, path, kind, body)
+        finally:
+            tap.open.pop(id(request), None)
+
+    async def _call(self, request: web.Request, tap: Tap, path: str, kind: str, body: bytes) -> web.StreamResponse:
+        if tap.is_cut:
+            await asyncio.sleep(HOLD_S)
+            raise asyncio.CancelledError
         fault = tap.arrives(kind)
         if fault and fault not in AFTER:
             return await _interfere(request, tap, fault)
+        sent_s = time.monotonic()
         async with await self._forward(request, path, body) as answer:
+            if is_write(kind):
+                tap.done.append(Done(kind, sent_s, time.monotonic(), answer.status))
             if fault:
                 await answer.read() if not kind.startswith("WATCH") else None
                 return await _interfere(request, tap, fault, kind)

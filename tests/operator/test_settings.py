@@ -31,7 +31,7 @@ def test_flags_beat_the_environment_beats_defaults():
 def test_the_identity_is_the_pods_unless_it_is_named():
     assert parse([], {"POD_ID": "operator-1"}).identity == "operator-1"
     assert parse(["--identity", "me"], {"POD_ID": "operator-1"}).identity == "me"
-    assert (parse([], {}).identity, parse([], {}).lease_name, parse([], {}).lease_s) == ("", "slipway-operator", 20.0)
+    assert (parse([], {}).identity, parse([], {}).lease_name, parse([], {}).lease_s) == ("", "slipway-operator", 10.0)
 
 
 @pytest.mark.parametrize(("word", "wanted"), [("true", True), ("false", False), ("on", True), ("off", False)])

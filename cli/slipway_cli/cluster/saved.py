@@ -15,7 +15,12 @@ LIMIT = 32 << 20  # characters
 
 
 def read_objects(path: str) -> list[Json]:
-    """The objects in a file, or in standard input where the path is `-`.
+    """The objects in a file, or in standard input where the path is `-`. Raises CommandError as `read_documents`."""
+    return [item for document in read_documents(path) for item in _items(document)]
+
+
+def read_documents(path: str) -> list[Any]:
+    """The documents in a file, or in standard input where the path is `-`.
 
     Raises:
         CommandError: when the file cannot be read, is too long, or is neither JSON nor YAML.
@@ -29,8 +34,8 @@ def read_objects(path: str) -> list[Json]:
             f"{path} has more than {LIMIT >> 20} million characters: save only the objects that are meant"
         )
     try:
-        return [item for document in yaml.load_all(text, _LOADER) for item in _items(document)]
-    except yaml.YAMLError as error:
+        return [document for document in yaml.load_all(text, _LOADER) if document is not None]
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise CommandError(f"{path} is neither JSON nor YAML: {' '.join(str(error).split())}") from error
 
 

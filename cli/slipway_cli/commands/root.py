@@ -4,7 +4,18 @@ from typing import Any
 
 import click
 
-from slipway_cli.commands import batches, experiments, look, planning, pools, routes, steer, tenants, tool
+from slipway_cli.commands import (
+    batches,
+    experiments,
+    importing,
+    look,
+    planning,
+    pools,
+    routes,
+    steer,
+    tenants,
+    tool,
+)
 from slipway_cli.commands.options import add_cluster_options, merge
 
 COMMANDS = (
@@ -16,6 +27,7 @@ COMMANDS = (
     *(experiments.experiments, experiments.experiment),
     *(tenants.tenants, tenants.keys, tenants.usage_),
     *(batches.batches, batches.jobs),
+    importing.import_,
     *(tool.audit, tool.version, tool.completion),
 )
 

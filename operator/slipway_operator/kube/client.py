@@ -1,6 +1,8 @@
 """The operator's only client of the Kubernetes API: plain dicts, explicit timeouts, retries, our own errors."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
@@ -60,6 +62,7 @@ class Client:
         *,
         may_write: Callable[[], bool] = lambda: True,
         timeout_s: float = TIMEOUT_S,
+        write_timeout_s: float | None = None,
         attempts: int = ATTEMPTS,
         on_call: OnCall | None = None,
         on_answer: OnAnswer | None = None,
@@ -67,13 +70,17 @@ class Client:
         """`on_write(kind, result)` is called after every attempted write, `on_call(verb, resource)` before every call.
 
         `on_answer(resource, object)` receives the object that a write of ours returned; `may_write` is checked before
-        each attempt.
+        each attempt. A write ends within `write_timeout_s`, here and at the API server; without it within `timeout_s`.
         """
         # Parts of the library have annotations and others none.
         self._api: Any = kubernetes_client.ApiClient(configuration)
         self._api.user_agent = labels.FIELD_MANAGER
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._may_write, self._timeout_s, self._attempts = may_write, timeout_s, attempts
+        self._write_timeout_s = min(timeout_s, write_timeout_s or timeout_s)
+        # By write without a response: the last moment at which it may arrive.
+        self._open: dict[object, float] = {}
+        self._answered = asyncio.Event()
         self._on_write = on_write or (lambda kind, result: None)
         self._on_call = on_call or (lambda verb, resource: None)
         self._on_answer = on_answer or (lambda resource, obj: None)
@@ -196,9 +203,10 @@ class Client:
             return False
         return any(item.get("name") == resource.plural for item in found.get("resources") or ())
 
-    async def evict(self, namespace: str, pod: str, *, with_dependents: bool = False) -> None:
+    async def evict(self, namespace: str, pod: str, uid: str = "", *, with_dependents: bool = False) -> None:
         """Request the eviction of a pod; raises Unavailable when a disruption budget forbids it now.
 
+        With a `uid` it raises Stale for another pod of this name.
         `with_dependents`: foreground deletion: the pod goes only after all that it owns, such as a group's workers.
         """
         body: Object = {
@@ -206,9 +214,20 @@ class Client:
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": namespace},
         }
+        options: Object = {"preconditions": {"uid": uid}} if uid else {}
         if with_dependents:
-            body["deleteOptions"] = {"propagationPolicy": "Foreground"}
+            options["propagationPolicy"] = "Foreground"
+        if options:
+            body["deleteOptions"] = options
         await self._write("evict", PODS, "POST", PODS.path(namespace, pod, "eviction"), [], body)
+
+    async def settle(self) -> None:
+        """Wait until each write has its response, or cannot arrive any more. Send none meanwhile."""
+        while (left_s := max(self._open.values(), default=0.0) - time.monotonic()) > 0:
+            self._answered.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._answered.wait()
 
     async def _read(
         self, verb: str, resource: Resource, path: str, query: Query | None = None, accept: str = _JSON
@@ -280,8 +299,23 @@ class Client:
         self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
     ) -> tuple[int, str | None, Object]:
         # Checked right before sending: the process may have been suspended since the write was decided.
-        if method != "GET" and not self._may_write():
+        if method == "GET":
+            return await self._exchange(method, path, query, body, headers, self._timeout_s)
+        if not self._may_write():
             raise Fenced(f"{method} {path}: not sent, for another operator may hold the lease")
+        # The API server gives up too: kubernetes.io, "Kubernetes API Concepts", the parameter `timeout`.
+        bounded = [*query, ("timeout", f"{self._write_timeout_s:g}s")]
+        write, now_s = object(), time.monotonic()
+        self._open = {other: until for other, until in self._open.items() if until > now_s}
+        self._open[write] = now_s + self._write_timeout_s
+        answer = await self._exchange(method, path, bounded, body, headers, self._write_timeout_s)
+        self._open.pop(write, None)
+        self._answered.set()
+        return answer
+
+    async def _exchange(
+        self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str], timeout_s: float
+    ) -> tuple[int, str | None, Object]:
         request = await self._api.param_serialize(
             method=method,
             resource_path=path,
@@ -291,8 +325,8 @@ class Client:
             auth_settings=["BearerToken"],
         )
         # One timeout for the whole exchange: the library's own does not reliably cover the body or a hanging connect.
-        async with asyncio.timeout(self._timeout_s):
-            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=self._timeout_s))
+        async with asyncio.timeout(timeout_s):
+            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=timeout_s))
             try:
                 text = await pages.read_page(response.response)
             except pages.PageTooLarge as error:

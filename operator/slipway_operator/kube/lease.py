@@ -13,10 +13,12 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Stale
 from slipway_operator.kube.resources import LEASES
 
-# Fractions of the lease's duration. A holder that cannot renew stops writing after 2/5; another operator takes over
-# after the whole. The time between is longer than any call (client.TIMEOUT_S), so none arrives after a takeover.
+# Fractions of the lease's duration. A holder that cannot renew sends no write after 2/5, and gives up each write within
+# 1/4; another operator takes over after the whole. So none arrives after a takeover.
 RENEW_EVERY = 1 / 6
+WAIT_EVERY = 1 / 20  # one that waits for the lease: a lease that is released is taken within this time
 HELD_FOR = 0.4
+WRITE_FOR = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -42,31 +44,50 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`client` serves the lease alone, so that a renewal does not queue behind other calls."""
-        self._client, self._terms, self._on_change, self._clock = client, terms, on_change, clock
+        self._client, self._terms, self._clock = client, terms, clock
+        self._followers = [on_change]
         self._held_until = float("-inf")
         self._was_held = False
         self._seen: tuple[str, str] = ("", "")  # another holder and its last renewTime
         self._seen_at = float("-inf")
         self._why_not = "the lease was not requested yet"
+        self._stands_by_until = float("-inf")
+        self._resigned = False
+        self._lock = asyncio.Lock()  # one call at a time: a renewal must not come between the two of a release
+
+    def follow(self, on_change: Callable[[bool], None]) -> None:
+        """Call this, too, whenever the lease was acquired or lost, before any write that follows."""
+        self._followers.append(on_change)
 
     def held(self) -> bool:
         """Whether this process may write now; False soon after a renewal failed or did not happen."""
         return self._clock() < self._held_until
 
+    def resign(self) -> None:
+        """Write nothing from now on, and do not renew the lease; `release` gives it to the next holder."""
+        self._resigned, self._held_until = True, float("-inf")
+        self._why_not = "this operator is leaving"
+
     def check(self) -> str | None:
         """Return None while the lease is held, else the reason."""
         return None if self.held() else self._why_not
+
+    def stands_by(self) -> bool:
+        """Whether another operator holds the lease, as this one saw lately: then it is ready to take over."""
+        return not self.held() and self._clock() < self._stands_by_until
 
     async def run(self) -> None:
         """Acquire and renew the lease until cancelled."""
         while True:
             await self.renew()
-            await asyncio.sleep(self._terms.duration_s * RENEW_EVERY)
+            await asyncio.sleep(self._terms.duration_s * (RENEW_EVERY if self.held() else WAIT_EVERY))
 
     async def renew(self) -> None:
         """Try once to acquire or renew the lease. After a failure `check` has the reason; `held` soon becomes False."""
         try:
-            await self._acquire()
+            async with self._lock:
+                if not self._resigned:
+                    await self._acquire()
         except (Stale, Exists):
             self._why_not = "another operator was faster"
         except ApiError as error:
@@ -76,11 +97,13 @@ class Lease:
 
     async def release(self) -> None:
         """Release the lease, so that the next holder need not wait until it expires; errors are ignored."""
-        if not self.held():
-            return
+        self.resign()
+        async with self._lock:
+            await self._give_back()
+
+    async def _give_back(self) -> None:
         with contextlib.suppress(ApiError):
             live = await self._client.get(LEASES, self._terms.namespace, self._terms.name)
-            self._held_until = float("-inf")
             if live["spec"].get("holderIdentity") == self._terms.identity:
                 await self._client.replace(LEASES, {**live, "spec": {**live["spec"], "holderIdentity": ""}})
 
@@ -92,11 +115,17 @@ class Lease:
         except NotFound:
             await self._client.create(LEASES, self._renewed({}))
         else:
-            if not self._is_free(live.get("spec") or {}):
+            spec = live.get("spec") or {}
+            if self._was_held and spec.get("holderIdentity") != self._terms.identity:
+                self._held_until = float("-inf")  # it was another operator's meanwhile, even if it is free now
+                self._report_change()
+            if not self._is_free(spec):
                 self._held_until = float("-inf")
+                self._stands_by_until = started + self._terms.duration_s
                 return
             await self._client.replace(LEASES, self._renewed(live))
-        self._held_until = started + self._terms.duration_s * HELD_FOR
+        if not self._resigned:
+            self._held_until = started + self._terms.duration_s * HELD_FOR
 
     def _is_free(self, spec: Object) -> bool:
         """Whether the lease is ours, released, or expired: no renewal was seen for its duration, by our own clock."""
@@ -129,4 +158,5 @@ class Lease:
         if held != self._was_held:
             self._was_held = held
             log.info("%s", "holds the lease" if held else f"writes nothing: {self._why_not}")
-            self._on_change(held)
+            for follower in self._followers:
+                follower(held)

@@ -16,6 +16,8 @@ MODEL_DEPLOYMENT = f"{GROUP}/modeldeployment"
 REVISION = f"{GROUP}/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
+NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+LEADER, IS_LEADER = f"{GROUP}/leader", "true"  # label of the pod of the operator that holds the lease
 RECORD = f"{GROUP}/record"  # annotation of a workload: copy of its revision's ControllerRevision
 METRICS_PATH = f"{GROUP}/metrics-path"  # annotation of pods: path of the engine's metrics, if it is not /metrics
 

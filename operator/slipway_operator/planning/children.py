@@ -94,10 +94,15 @@ def _described(at: Situation, settings: PlanSettings) -> Snapshot:
 def scalings(at: Situation, desired: Mapping[str, int]) -> tuple[Scale, ...]:
     """Workloads whose replica count changes."""
     return tuple(
-        Scale(item.name, desired[name], item.kind, _costs(at, item, desired[name]))
+        Scale(item.name, desired[name], item.kind, _costs(at, item, desired[name]), _uid(item))
         for name, item in sorted(at.observed.workloads.items())
         if desired[name] != item.desired and not item.stuck_deleting
     )
+
+
+def _uid(item: Workload) -> str:
+    """The uid of the object that is scaled, where the workload has that one's and not its pods' controller's."""
+    return item.uid if item.kind == "ReplicaSet" else ""
 
 
 def _costs(at: Situation, item: Workload, desired: int) -> tuple[tuple[str, int], ...]:

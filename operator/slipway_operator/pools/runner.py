@@ -147,6 +147,10 @@ class PoolRunner(Component):
         stable = (deployment.obj.get("status") or {}).get("stableRevision")
         return serving.served(observed, deployment.key[0], self.views or {}, stable)
 
+    def reset(self) -> None:
+        """Members wait until the pools have been looked at again."""
+        self._pools, self._files, self.views = {}, {}, None
+
     async def run(self) -> None:
         """Look every LOOK_S until cancelled."""
         while True:

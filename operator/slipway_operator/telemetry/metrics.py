@@ -90,6 +90,12 @@ class Metrics:
         self._events = Counter(
             "slipway_operator_events", "Events that reconciles caused.", ["type", "reason"], registry=self.registry
         )
+        self._control_requests = Counter(
+            "slipway_operator_control_requests",
+            "Requests of the control API.",
+            ["route", "status"],
+            registry=self.registry,
+        )
         self._measurements = Counter(
             "slipway_operator_measurements", "Measurements.", ["provider", "outcome"], registry=self.registry
         )
@@ -128,6 +134,10 @@ class Metrics:
         """Count a measurement by a provider of an analysis: `outcome` is ok or error."""
         self._measurements.labels(provider, outcome).inc()
         self._measurement_seconds.labels(provider).observe(seconds)
+
+    def control_called(self, route: str, status: int) -> None:
+        """Count a request of the control API: `route` is list, create, get, traffic or other."""
+        self._control_requests.labels(route, status).inc()
 
     def happened(self, events: Iterable[Event]) -> None:
         """Count Events, such as a veto (CanaryVetoed) or an end of a rollout."""

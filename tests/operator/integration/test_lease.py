@@ -1,15 +1,15 @@
 """The lease against a real API server, with clocks of the test's own."""
 
 import asyncio
+import time
 
 import pytest
 
-from slipway_operator.kube.client import TIMEOUT_S, Client
-from slipway_operator.kube.errors import Fenced
-from slipway_operator.kube.lease import HELD_FOR, RENEW_EVERY, Lease, LeaseTerms
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Fenced
+from slipway_operator.kube.lease import HELD_FOR, RENEW_EVERY, WRITE_FOR, Lease, LeaseTerms
 from slipway_operator.kube.resources import LEASES, MODEL_DEPLOYMENTS
-from slipway_operator.settings import parse
-from tests.support.settings import parsed
+from testkit.world.pods import MERGE
 
 pytestmark = pytest.mark.integration
 
@@ -119,4 +119,62 @@ async def test_without_the_lease_the_client_reads_and_writes_nothing(client, cha
 
 
 def test_no_call_lasts_from_the_last_moment_of_one_holder_to_the_first_of_the_next():
-    assert parsed(parse).settings.lease_s * (1 - HELD_FOR) > TIMEOUT_S
+    assert HELD_FOR + WRITE_FOR < 1
+    assert WRITE_FOR <= 0.25
+
+
+async def test_one_that_waits_stands_by_as_long_as_it_sees_the_holder(candidate):
+    first, second = candidate("a"), candidate("b")
+    await first.renews()
+    assert not second.lease.stands_by()
+    await second.renews()
+    assert second.lease.stands_by()
+    second.now += DURATION_S + 0.1
+    assert not second.lease.stands_by()
+    assert not first.lease.stands_by()
+
+
+async def test_a_lease_that_was_anothers_meanwhile_is_reported_lost_even_if_it_is_free_again(candidate):
+    first, second = candidate("a"), candidate("b")
+    await first.renews()
+    first.now += DURATION_S * 2  # it was suspended
+    second.now += DURATION_S
+    await second.renews()
+    second.now += DURATION_S * 1.1
+    assert await second.renews()
+    await second.lease.release()
+    assert await first.renews()
+    assert first.reported == [True, False, True]
+
+
+async def test_a_write_has_a_deadline_at_the_api_server_too(client, chat, namespace):
+    async with Client(client._api.configuration, write_timeout_s=2.5) as bounded:
+        seen = []
+        send = bounded._exchange
+
+        async def watched(method, path, query, *rest):
+            seen.append((method, query))
+            return await send(method, path, query, *rest)
+
+        bounded._exchange = watched
+        await bounded.patch(MODEL_DEPLOYMENTS, namespace, "chat", {"spec": {"replicas": 2}})
+        assert ("timeout", "2.5s") in seen[0][1]
+        # The API server reads it: a deadline that is no duration is refused by name.
+        with pytest.raises(ApiError, match="timeout"):
+            await bounded.request("PATCH", MODEL_DEPLOYMENTS.path(namespace, "chat"), [("timeout", "soon")], {}, MERGE)
+
+
+async def test_an_unanswered_write_is_waited_for_before_the_lease_is_released(client, chat, namespace):
+    async with Client(client._api.configuration, write_timeout_s=0.6, attempts=1) as bounded:
+        began = time.monotonic()
+
+        async def lost(*_):
+            raise TimeoutError
+
+        await bounded.settle()
+        assert time.monotonic() - began < 0.3
+        bounded._exchange = lost
+        with pytest.raises(ApiError):
+            await bounded.patch(MODEL_DEPLOYMENTS, namespace, "chat", {"spec": {"replicas": 2}})
+        await bounded.settle()
+        assert time.monotonic() - began >= 0.6

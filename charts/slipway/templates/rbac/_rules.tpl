@@ -125,6 +125,10 @@
   resources: [leases]
   resourceNames: [{{ include "slipway.fullname" . }}-operator]
   verbs: [get, update]
+# The label of the pod of that one: Services select it. Pods have no fixed names.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, patch]
 # Who owns which model name: the operator alone writes it, gateways follow it.
 - apiGroups: [""]
   resources: [configmaps]

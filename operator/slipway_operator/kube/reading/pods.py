@@ -33,6 +33,7 @@ def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
         fetching="running" in _fetcher_state(pod),
         model_bytes=reported_bytes(report),
         deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
+        uid=str(metadata.get("uid") or ""),
     )
 
 

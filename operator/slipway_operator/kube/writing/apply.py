@@ -192,6 +192,8 @@ async def _scale(client: Client, obj: Object, scale: Scale) -> None:
     body: Object = {"spec": {"replicas": scale.replicas}}
     if pooled:
         body = {"metadata": {"annotations": {labels.POOL_REPLICAS: str(scale.replicas)}}}
+    if scale.uid:
+        body = {**body, "metadata": {"uid": scale.uid}}
     [resource] = (item for item in WORKLOADS if item.kind == ("ReplicaSet" if pooled else scale.kind))
     try:
         await client.patch(resource, obj["metadata"]["namespace"], scale.name, body)
@@ -246,10 +248,10 @@ async def _evict(client: Client, obj: Object, evict: Evict) -> None:
     """Evict a pod; where a disruption budget forbids it now, the next plan retries."""
     try:
         # A worker of the former group, started again, would join the new leader, which has the same address.
-        await client.evict(obj["metadata"]["namespace"], evict.pod, with_dependents=evict.with_group)
+        await client.evict(obj["metadata"]["namespace"], evict.pod, evict.uid, with_dependents=evict.with_group)
     except NotFound:
         return
-    except (Refused, Unavailable) as error:
+    except (Refused, Stale, Unavailable) as error:
         log.info("pod %s may not leave yet: %s", evict.pod, error)
 
 

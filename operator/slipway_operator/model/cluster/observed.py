@@ -78,6 +78,7 @@ class Pod:
     fetching: bool = False  # whether its init container `fetch` runs now
     model_bytes: int | None = None  # size of the model, as its fetcher reports it
     deletion_cost: int = 0  # its ReplicaSet removes pods with a lower one first
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Scale:
     replicas: int
     kind: str = "ReplicaSet"  # or LeaderWorkerSet; ModelPool: `replicas` says whether the revision is an entry
     costs: tuple[tuple[str, int], ...] = ()  # deletion costs of pods, to be written first
+    uid: str = ""  # of a ReplicaSet: a later one of its name is not scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Evict:
     pod: str
     why: str = ""
     with_group: bool = False  # the pod is deleted with foreground propagation, after its group's workers
+    uid: str = ""  # a later pod of its name stays
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def evictions(observed: Observed) -> tuple[Evict, ...]:
         if snapshot and snapshot.weights:
             others += _others(workload, of(snapshot, workload))
     return tuple(
-        Evict(pod.name, with_group=bool(pod.group))
+        Evict(pod.name, with_group=bool(pod.group), uid=pod.uid)
         for pod in sorted(others, key=lambda pod: (pod.ready, pod.created_at, pod.name))[:1]
     )
 

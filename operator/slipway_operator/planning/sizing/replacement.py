@@ -73,7 +73,7 @@ def _replacement_is_late(course: Course, at: Situation) -> bool:
 
 def _evict(pod: Pod) -> Evict:
     why = "its node is drained or unreachable" if pod.leaving else "spec.restartAt"
-    return Evict(pod.name, why, with_group=bool(pod.group))
+    return Evict(pod.name, why, with_group=bool(pod.group), uid=pod.uid)
 
 
 def _old_pods(course: Course, at: Situation, revision: str) -> list[Pod]:

@@ -1,4 +1,4 @@
-"""TLS of the port for browsers: a certificate from files that are read again when they change."""
+"""TLS of a port for clients without certificates: its own from files that are read again when they change."""
 
 import ssl
 from asyncio import sslproto
@@ -27,7 +27,7 @@ def listener_context(certificate: str, private_key: str) -> ssl.SSLContext | Non
     if not private_key:
         raise UnusableCertificate("--tls-cert-file needs --tls-private-key-file")
     sslproto.SSLProtocol.max_size = _READ_BYTES
-    # Browsers have no certificate, so that there is no CA to verify one by: the third file is the first one again.
+    # Clients have no certificate, so that there is no CA to verify one by: the third file is the first one again.
     files = IdentityFiles(Path(certificate), Path(private_key), Path(certificate))
     reloaded = Reloaded(files, _context)
 

@@ -1,0 +1,1 @@
+"""Manifests of other tools, written from their documentation."""
