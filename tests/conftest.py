@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_randomly
 from hypothesis import HealthCheck, settings
 
 from tests.support import signals
@@ -15,6 +16,10 @@ from tests.support.api_server import api, api_server, namespace
 from tests.support.loop import PatientLoop
 
 signals.reset()
+
+# spaCy, which presidio brings, registers a seeder that imports torch, and pytest-randomly loads it at the start of each
+# process of tests. What torch draws is seeded where a test needs it.
+pytest_randomly.entrypoint_reseeds = []
 
 # `SLIPWAY_TEST_PLANE=required pytest tests/gateway`: each gateway of the tests accepts by the compiled data plane.
 if PLANE := os.environ.get("SLIPWAY_TEST_PLANE"):
