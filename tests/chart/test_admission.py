@@ -114,6 +114,7 @@ KEYS: tuple[tuple[bool, str, set[str]], ...] = (
 )
 GATEWAY = {
     "modeldeployments": READ,
+    "modeladapters": READ,
     "modelroutes": READ,
     "experiments": READ,
     "tenants": READ,
