@@ -7,7 +7,7 @@ import pytest
 
 from slipway_operator import watch
 from slipway_operator.kube.errors import NotFound, Unavailable
-from slipway_operator.kube.reading.cache import CHILDREN, ObjectCache
+from slipway_operator.kube.reading.cache import CHILDREN, SUBJECTS, ObjectCache
 from slipway_operator.kube.reading.nodes import UNREACHABLE, Nodes
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, PODS, SERVICES
 
@@ -125,7 +125,7 @@ def test_kopf_is_an_event_source_and_nothing_else():
     assert settings.queueing.idle_timeout < 1
     registry = watch.registry(None, listeners([], []), asyncio.Event())
     assert isinstance(registry, kopf.OperatorRegistry)
-    assert len(registry._watching.get_all_handlers()) == 6
+    assert len(registry._watching.get_all_handlers()) == 7
     for other in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert not other.get_all_handlers()
 
@@ -142,7 +142,7 @@ async def test_child_is_cached_before_its_parent_is_queued():
 
     listeners = watch.Listeners(add, print, lambda kind: None, cache, print)
     handlers = watch.registry(None, listeners, asyncio.Event())._watching.get_all_handlers()
-    handler = handlers[1 + CHILDREN.index(SERVICES)]  # the first is the parent's
+    handler = handlers[len(SUBJECTS) + CHILDREN.index(SERVICES)]  # the first are the parents'
     metadata = {"name": "chat-r1", "namespace": "default", "uid": "u", "resourceVersion": "7"}
     obj = {"metadata": metadata | {"labels": {"slipway.dev/modeldeployment": "chat"}}}
     for change in (None, "MODIFIED", "DELETED"):

@@ -33,7 +33,8 @@ def test_only_the_release_and_monitoring_may_connect():
     """Safety 19: model pods had no policy, so anyone forged X-Slipway-Tenant at :8000."""
     spec = network_policy(Owner.of(CHAT), SETTINGS)["spec"]
     assert spec["podSelector"] == {"matchLabels": {"slipway.dev/modeldeployment": "chat"}}
-    (rule,) = spec["ingress"]
+    rule, adapters = spec["ingress"]
+    assert (adapters["ports"], len(adapters["from"])) == ([{"port": 8004, "protocol": "TCP"}], 2), "without monitoring"
     assert (spec["policyTypes"], rule["ports"]) == (["Ingress"], [{"port": 8000, "protocol": "TCP"}])
     *ours, others = rule["from"]
     assert others == MONITORING
@@ -46,7 +47,7 @@ def test_only_the_release_and_monitoring_may_connect():
 
 
 def test_pods_of_groups_may_connect_to_one_another_and_to_no_other():
-    _, rule = network_policy(Owner.of(CHAT), SETTINGS, grouped=True)["spec"]["ingress"]
+    *_, rule = network_policy(Owner.of(CHAT), SETTINGS, grouped=True)["spec"]["ingress"]
     (peer,) = rule["from"]
     assert "ports" not in rule and "namespaceSelector" not in peer, "any port, in their own namespace"
     assert peer["podSelector"]["matchLabels"] == {"slipway.dev/modeldeployment": "chat"}
@@ -60,7 +61,7 @@ async def test_a_policy_follows_when_the_first_group_is_made():
     await network_policies.keep(CHAT)
     await network_policies.keep(CHAT, grouped=True)
     await network_policies.keep(CHAT, grouped=True)
-    assert [len(item["spec"]["ingress"]) for item in server.applied] == [1, 2]
+    assert [len(item["spec"]["ingress"]) for item in server.applied] == [2, 3]
 
 
 def test_pods_named_without_a_namespace_are_those_of_the_release():

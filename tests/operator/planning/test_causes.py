@@ -81,9 +81,9 @@ def cause_of(trouble: PodTrouble | None) -> Cause:
 
 
 # (cause, its reason, words that the message must have)
-def of_pool(reason: str, message: str) -> Cause:
+def of_pool(reason: str, message: str, where: str = "ModelPool") -> Cause:
     found = causes.of_workload(Workload("x", 1, 1, 0, (PodTrouble("shared", reason, message),)), Resources())
-    assert found and found.message.startswith(f"ModelPool shared: {reason}: ")
+    assert found and found.message.startswith(f"{where} shared: {reason}: ")
     return found
 
 
@@ -92,6 +92,16 @@ CASES = [
         of_pool("PoolNotFound", "there is no ModelPool shared in the namespace"),
         "PoolNotFound",
         ("no ModelPool shared", "spec.pool.name"),
+    ),
+    (
+        of_pool("DeploymentNotReady", "no pod of the ModelDeployment chat is ready", "ModelDeployment"),
+        "DeploymentNotReady",
+        ("no pod of the ModelDeployment chat", "kubectl describe modeldeployment"),
+    ),
+    (
+        of_pool("AdapterNotLoaded", "r is 64, and the highest rank is 16", "pod"),
+        "AdapterNotLoaded",
+        ("r is 64", "spec.adapters of the ModelDeployment"),
     ),
     (
         of_pool("PoolNotReady", "no pod of the ModelPool shared is ready"),
