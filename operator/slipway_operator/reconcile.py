@@ -63,7 +63,7 @@ class Reconciler:
 
     def reset(self) -> None:
         """Forget what this process wrote: the lease was acquired or lost, and another operator writes, or did."""
-        for key in self._objects.deployments():
+        for key in self._objects.subjects():
             self._forget(key)
         list(each(self._components, lambda component: component.reset()))
 

@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from slipway_contracts.adapters import subject_name
+from slipway_operator.adapters.runner import AdapterRunner
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.reading.cache import ObjectCache
-from slipway_operator.kube.resources import AUTOSCALERS, EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
+from slipway_operator.kube.resources import AUTOSCALERS, EVENTS, MODEL_ADAPTERS, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.reconcile import REPORT_AGAIN_S
 from slipway_operator.telemetry.metrics import Metrics
 from tests.support.reconciling import RecordedHooks, reconciler_of
@@ -70,6 +72,18 @@ async def reconcile(client, failures=0, *components):
             if sample.name == "slipway_operator_reconcile_total"
         ]
         client.result = results[0]
+
+
+def test_a_change_of_the_lease_drops_what_is_known_of_deployments_and_adapters():
+    cache, hooks = ObjectCache(), RecordedHooks()
+    metadata = {"name": "sql", "namespace": "default", "uid": "u2", "resourceVersion": "1"}
+    cache.on_event(MODEL_DEPLOYMENTS, "ADDED", chat(resourceVersion="1"))
+    cache.on_event(MODEL_ADAPTERS, "ADDED", {"metadata": metadata, "spec": {}})
+    adapters = AdapterRunner(FailingClient(), cache, None, lambda: True, lambda key: None)
+    adapters.views = {KEY: "of a former lease"}
+    reconciler_of(FailingClient(), lambda: NOW, (hooks, adapters), cache=cache).reset()
+    assert set(hooks.forgotten) == {KEY, ("default", subject_name("sql"))}
+    assert adapters.views is None
 
 
 async def test_a_new_model_deployment_gets_its_children_before_its_status():

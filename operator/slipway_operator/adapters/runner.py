@@ -102,6 +102,10 @@ class AdapterRunner(Component):
         base, stable = base_of(obj), (obj.get("status") or {}).get("stableRevision")
         return serving.served(observed, name, base, self.views.get((namespace, base)), stable)
 
+    def reset(self) -> None:
+        """Adapters wait until their pods have been looked at again."""
+        self._bases, self._files, self.views = {}, {}, None
+
     async def run(self) -> None:
         """Look every LOOK_S until cancelled."""
         while True:

@@ -12,6 +12,7 @@ from slipway_operator.api.objects import Object
 from slipway_operator.control_api import bodies, documents, edits
 from slipway_operator.control_api.caller import Caller, CallerClient, unauthorized
 from slipway_process.places import Places
+from slipway_process.serving.bodies import body_of
 from slipway_process.serving.errors import HttpError, failed, invalid, too_late
 
 Counted = Callable[[str, int], None]
@@ -62,7 +63,7 @@ class ControlRoutes:
 
     async def _post(self, request: web.Request, caller: Caller) -> web.Response:
         _check_query(request, "namespace")
-        body, namespace = bodies.deployment(await request.read()), _namespace(request, caller)
+        body, namespace = bodies.deployment(await body_of(request)), _namespace(request, caller)
         try:
             obj = await self._client.get(caller, namespace, body.model_name)
         except HttpError as error:
@@ -76,7 +77,7 @@ class ControlRoutes:
 
     async def _traffic(self, request: web.Request, caller: Caller) -> web.Response:
         _check_query(request, "namespace")
-        split, namespace, name = bodies.split(await request.read()), _namespace(request, caller), _name(request)
+        split, namespace, name = bodies.split(await body_of(request)), _namespace(request, caller), _name(request)
         obj = await self._client.get(caller, namespace, name)
         change, percent = edits.traffic_patch(split, obj)
         if change:

@@ -27,6 +27,8 @@ BUDGET = 0.05  # share of the requests that may miss; of an objective with anoth
 LOAD_S = 35.0  # of which loads are: three or four readings
 LEARN_S = 30.0  # between two observations of the model, so that they share no request
 _HEAD = 3  # numbers of a fit before its step times
+_LARGEST_WHOLE = 1e9  # number that is written as one: its digits fit where others have an exponent
+_MOST_PERCENT = 1_000_000  # of utilization: pods report what they like, and an API server refuses what is no int32
 _STEPS = len(StepFit().sums)
 
 
@@ -100,7 +102,7 @@ class ScalingState:
             decision.needed,
             decision.rule,
             decision.message,
-            None if used is None else round(100 * used),
+            None if used is None else round(min(_MOST_PERCENT, 100 * used)),
             _rounded(look.demand),
             _rounded(look.forecast),
             _rounded(self.forecast.skill),
@@ -263,8 +265,12 @@ def numbers_of(text: str) -> list[float]:
 
 
 def text_of(numbers: Iterable[float]) -> str:
-    """Numbers for the status, with five digits."""
-    return " ".join(f"{number:.5g}" for number in numbers)
+    """Numbers for the status, with five digits; whole ones, such as the number of a bucket, with all of them."""
+    return " ".join(f"{number:.0f}" if _is_whole(number) else f"{number:.5g}" for number in numbers)
+
+
+def _is_whole(number: float) -> bool:
+    return abs(number) < _LARGEST_WHOLE and number == int(number)
 
 
 def _fit_of(model: CapacityModel) -> str:

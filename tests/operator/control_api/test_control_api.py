@@ -156,6 +156,18 @@ async def test_a_users_error_names_the_parameter(client, routes, namespace):
     assert code == 404
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_encoded_as_declared_is_the_callers_fault(
+    client, routes, namespace, counted, caplog, encoding
+):
+    token = await token_of(client, namespace, "stranger")
+    headers = {"Authorization": f"Bearer {token}", "Content-Encoding": encoding}
+    async with routes.post(PATH, data=b"\xff" * 64, headers=headers) as answer:
+        assert answer.status == 400, await answer.text()
+    assert counted == [("create", 400)]
+    assert "a bug" not in caplog.text
+
+
 async def test_a_field_that_gitops_applies_is_not_changed(client, routes, namespace):
     mine = await caller(client, routes, namespace, "editor", EDITOR)
     manifest = {

@@ -143,6 +143,7 @@ def test_a_new_deployment() -> None:
         (b"[" * 5000, None),
         (b"{}", "model_name"),
         (b'{"model_name": "A B"}', "model_name"),
+        (b'{"model_name": "chat\\n"}', "model_name"),
         (b'{"model_name": "a", "traffic": 1}', "traffic"),
         (b'{"model_name": "a", "traffic_percent": 101}', "traffic_percent"),
         (b'{"model_name": "a", "resources": {"gpu": "1"}}', "resources.gpu"),

@@ -15,11 +15,12 @@ from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.outcomes import OutcomeCounts
 from slipway_operator.metrics_api.pod_loads import load_of
 from slipway_operator.metrics_api.scaling_runner import ScalingRunner
-from slipway_operator.metrics_api.scaling_state import LiveRevision, ScalingState, Terms
+from slipway_operator.metrics_api.scaling_state import LiveRevision, ScalingState, Terms, numbers_of, text_of
 from slipway_operator.metrics_api.series import Followed, PodTarget, Series, Unknown
 from slipway_operator.model.cluster.observed import ScalingReport
 from slipway_operator.model.deployment.autoscaling import Objective
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms
+from slipway_operator.scaling_model.forecast import BUCKET_S, Forecast
 from slipway_operator.scaling_model.replicas import Policy, Rule
 
 TTFT = "ttftP95/1000"
@@ -112,6 +113,34 @@ def test_a_new_operator_goes_on_with_the_numbers_of_the_status() -> None:
     assert again.report is not None
     assert again.report.revisions[0].per_second == pytest.approx(report.revisions[0].per_second, rel=0.05)
     assert len(report.revisions[0].fit) < 4096 and len(report.history) < 12_288
+
+
+@pytest.mark.parametrize("season_s", [86_400.0, 123_456.0, 604_800.0])
+def test_a_new_operator_goes_on_with_the_forecast_at_its_bucket(season_s: float) -> None:
+    forecast = Forecast(season_s)
+    for bucket in range(forecast.length + 3):
+        forecast = forecast.add(START + bucket * BUCKET_S, 10.0 + bucket % 7)
+    again = Forecast.of(numbers_of(text_of(forecast.numbers())), season_s)
+    assert (again.bucket, again.learned) == (forecast.bucket, forecast.learned) and forecast.learned > forecast.length
+    later = START + (forecast.length + 4) * BUCKET_S
+    assert again.add(later, 1.0).add(later + BUCKET_S, 1.0).learned == forecast.learned + 1
+
+
+def test_a_lying_pod_makes_no_number_that_the_api_server_refuses() -> None:
+    """It would refuse the whole status, and with it the rollback of the revision that lies."""
+    world, state = World(1), ScalingState("u1", terms(1))
+    tokens = firsts = 0.0
+    for step in range(60):
+        world.now += 10.0
+        tokens += 1e15 if step > 50 else 10.0
+        firsts += 10.0
+        buckets = ((0.1, firsts), (math.inf, firsts))
+        world.series.add_reading("pod-0", ExposedSample(0, 1, min(tokens, 1e15), 0, buckets, 0), world.now)
+        world.series.add_gateways(1, world.now)
+        world.decide(state)
+        assert state.report is not None and (state.report.utilization_percent or 0) < 2**31
+        if step == 52:
+            assert state.report.demand is not None and state.report.demand > 1e12
 
 
 @pytest.mark.parametrize("text", ["", "x", "nan nan nan", "1e308 " * 300, "-1 -1 -1", "1 1 9 " + "5 " * 50])

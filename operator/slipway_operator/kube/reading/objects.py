@@ -15,9 +15,9 @@ class ObjectReader:
         self._client, self._cache, self._trusts_cache = client, cache, trusts_cache
         self._doubted: set[ObjectKey] = set()
 
-    def deployments(self) -> list[ObjectKey]:
-        """Return the keys of the ModelDeployments that are cached."""
-        return list(self._cache.deployments())
+    def subjects(self) -> list[ObjectKey]:
+        """Return the keys of the ModelDeployments and ModelAdapters that are cached."""
+        return list(self._cache.subjects())
 
     def doubt(self, key: ObjectKey) -> None:
         """Read the ModelDeployment and its children from the API server until `trust` is called."""
