@@ -176,9 +176,10 @@ def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | 
 
 def _in_place(path: Path, dest: Path, max_bytes: int, formats: Formats) -> Found:
     folder.check(path)
+    left_out = tuple(formats.left_out(folder.names_in(path), str(path)))
     if formats.required:
         path = _copied(path, dest, max_bytes, formats)
-    return Found(path, "", tuple(formats.left_out(folder.names_in(path), str(path))))
+    return Found(path, "", left_out)
 
 
 def _copied(path: Path, dest: Path, max_bytes: int, formats: Formats) -> Path:

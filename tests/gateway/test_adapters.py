@@ -1,6 +1,7 @@
 """Adapters in the route table: which pods serve which revision, what requests say, and what pods may report."""
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from aiohttp import web
 
 from slipway_contracts.adapters import ADAPTERS_PATH, MAX_REPORT_BYTES, AdapterReport, AdapterState
 from slipway_contracts.route_table import Backend
-from slipway_gateway.balancing.held_adapters import DISTRUST_S, POLL_S, HeldAdapterReports
+from slipway_gateway.balancing.held_adapters import DISTRUST_S, POLL_S, SOON_S, HeldAdapterReports
 from slipway_gateway.balancing.in_flight import InFlight
 from slipway_gateway.routing.adapters import HeldAdapters, held, model_of, with_adapters
 from slipway_gateway.routing.router import RouteEndpoint, host_order, pick, pick_in_revision
@@ -180,11 +181,15 @@ def test_pods_are_read_at_once_when_something_changes_and_else_from_time_to_time
     assert reports.take_due() == [], "nothing changed"
     reports.follow(table_of(BASE, replace(ADAPTER, digest="d2")))
     assert sorted(reports.take_due()) == [ONE, TWO]
+    clock.now_s += SOON_S
     reports.version_reported(ONE, 1.0)
     reports.version_reported(THREE, 1.0)
     assert reports.take_due() == [ONE]
     reports.version_reported(ONE, 1.0)
     assert reports.take_due() == []
+    reports.version_reported(ONE, 2.0)
+    reports.refused(ONE, "support", "r1")
+    assert reports.take_due() == [] and reports.wait_s() == pytest.approx(SOON_S), "responses set no pace of their own"
     clock.now_s += POLL_S
     assert sorted(reports.take_due()) == [ONE, TWO]
 
@@ -195,6 +200,7 @@ def test_what_a_pod_refused_is_believed_again_after_a_moment() -> None:
     reports.follow(table_of())
     reports.take_due()
     reports.reported(ONE, BOTH)
+    clock.now_s += SOON_S
     assert reports.changed
     reports.changed = False
     reports.refused(ONE, "support", "r2")
@@ -253,3 +259,61 @@ async def test_reports_of_strangers_are_bounded(
         await runner.cleanup()
     assert counted == [result] and len(published) == (result == "ok")
     assert reports.by_url.get(pod, frozenset()) == ({("support", "r1")} if result == "ok" else set())
+
+
+async def test_pods_that_are_silent_take_no_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[str] = Counter()
+
+    async def serve(request: web.Request) -> web.Response:
+        host = str(request.url.host)
+        seen[host] += 1
+        if host != "127.0.1.1":
+            await asyncio.sleep(60)
+        return web.Response(body=b'{"adapters":[{"name":"support","revision":"r1","state":"loaded"}]}')
+
+    app = web.Application()
+    app.router.add_get(ADAPTERS_PATH, serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", 0).start()
+    monkeypatch.setattr(adapter_reports, "ADAPTERS_PORT", runner.addresses[0][1])
+    monkeypatch.setattr(adapter_reports, "_LIMITS", aiohttp.ClientTimeout(total=0.2))
+    monkeypatch.setattr(adapter_reports, "ROUND_S", 0.5)
+    clock, pod, took_s = Clock(), "http://127.0.1.1:8000", list[float]()
+    silent = tuple(f"http://127.0.2.{number}:8000" for number in range(1, 101))
+    pods = [RevisionEndpoints("team/chat", "v1", (*silent, pod))]
+    reports = HeldAdapterReports(clock)
+    try:
+        async with aiohttp.ClientSession() as session:
+            reader = AdapterReports(session, reports, lambda: None, lambda _: None)
+            for _ in range(4):
+                reports.follow(build([BASE, ADAPTER], pods))
+                began_s = time.monotonic()
+                await reader.read_due()
+                took_s.append(time.monotonic() - began_s)
+                clock.now_s += POLL_S
+    finally:
+        await runner.cleanup()
+    assert max(took_s) < 1.2, "100 silent pods need 1.4 s, 16 at a time"
+    assert reports.by_url.get(pod) and seen["127.0.1.1"] >= 2
+
+
+def test_a_table_of_many_adapters_is_made_in_a_moment() -> None:
+    adapters = [
+        replace(ADAPTER, name=f"team/a{number}.adapter", uid=f"{number}", model=f"a{number}") for number in range(256)
+    ]
+    pods = [f"http://10.1.0.{number}:8000" for number in range(20)]
+    everything = frozenset((f"a{number}", revision) for number in range(256) for revision in ("r1", "r2"))
+    table = build([BASE, *adapters], [RevisionEndpoints("team/chat", "v1", tuple(pods))])
+    reports = Counted.fromkeys(pods, everything)
+    Counted.reads = 0
+    assert len(with_adapters(table, reports).endpoints) == 513
+    assert Counted.reads <= len(pods), "each report is read once, not once for each adapter"
+
+
+class Counted(dict[str, HeldAdapters]):
+    reads = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        Counted.reads += 1
+        return super().get(key, default)

@@ -7,6 +7,8 @@ from ..routing.adapters import HeldAdapters, bases_of
 from ..routing.table import RouteTable
 
 POLL_S = 2.0  # between two reports of one pod
+# At least this long between two reports for which the pod's own responses are the reason: these may say anything.
+SOON_S = 0.2
 # A pod that refused an adapter has it again by a report that is so much later: its loader looks each second.
 DISTRUST_S = 1.5
 _NOTHING: HeldAdapters = frozenset()
@@ -24,6 +26,7 @@ class HeldAdapterReports:
         self.changed = False  # since the table was published
         self._by_url: dict[str, HeldAdapters] = {}
         self._due_s: dict[str, float] = {}  # of all pods of bases
+        self._read_s: dict[str, float] = {}  # when each of them was read last
         self._versions: dict[str, float] = {}  # of engines that say with responses when their adapters change
         self._refused_s: dict[tuple[str, str, str], float] = {}  # by URL, name and revision
         self._digests: dict[str, tuple[int, str]] = {}  # of the tables of adapters, with their generations
@@ -42,6 +45,7 @@ class HeldAdapterReports:
         for url in self._due_s.keys() - urls:
             del self._due_s[url]
             self._by_url.pop(url, None)
+            self._read_s.pop(url, None)
             self._versions.pop(url, None)
         for url in urls:
             base, _ = table.hosts.get(url, ("", ""))
@@ -54,6 +58,7 @@ class HeldAdapterReports:
         now_s = self._clock()
         due = [url for url, due_s in self._due_s.items() if due_s <= now_s]
         self._due_s.update(dict.fromkeys(due, now_s + POLL_S))
+        self._read_s.update(dict.fromkeys(due, now_s))
         return due
 
     def wait_s(self) -> float:
@@ -81,11 +86,13 @@ class HeldAdapterReports:
 
     def version_reported(self, url: str, version: float) -> None:
         """An engine said with a response how often its adapters have changed."""
-        if self._versions.get(url) != version:
+        if url in self._due_s and self._versions.get(url) != version:
             self._versions[url] = version
             self._soon(url)
 
     def _soon(self, url: str) -> None:
         if url in self._due_s:
-            self._due_s[url] = self._clock()
+            now_s = self._clock()
+            soon_s = max(now_s, self._read_s.get(url, now_s - SOON_S) + SOON_S)
+            self._due_s[url] = min(self._due_s[url], soon_s)
             self.wake()

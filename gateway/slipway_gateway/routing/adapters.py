@@ -1,6 +1,6 @@
 """Adapters in the route table: which pods of the base serve which of their revisions (pure)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -33,11 +33,12 @@ def with_adapters(table: RouteTable, reports: Mapping[str, HeldAdapters]) -> Rou
     for urls_of, ready in ((table.endpoints, True), (table.unready, False)):
         for (name, _), urls in urls_of.items():
             pods.setdefault(name, []).extend((url, ready) for url in urls)
+    held_by = {url: _by_name(reports.get(url, frozenset())) for urls in pods.values() for url, _ in urls}
     ready_urls: dict[tuple[str, str], list[str]] = {}
     other_urls: dict[tuple[str, str], list[str]] = {}
     for route in adapters:
         for url, ready in pods.get(route.base, ()):
-            for revision in _revisions(route, reports.get(url, frozenset())):
+            for revision in _revisions(route, held_by[url].get(route.model, ())):
                 (ready_urls if ready else other_urls).setdefault((route.name, revision), []).append(url)
     routes = {**table.routes, **{route.name: _as_its_base(route, table.routes.get(route.base)) for route in adapters}}
     models = {model: routes[route.name] for model, route in table.models.items()}
@@ -50,9 +51,16 @@ def with_adapters(table: RouteTable, reports: Mapping[str, HeldAdapters]) -> Rou
     )
 
 
-def _revisions(route: Route, adapters: HeldAdapters) -> list[str]:
+def _by_name(adapters: HeldAdapters) -> dict[str, list[str]]:
+    """Revisions by name, so that no adapter is looked for among all the others of a pod."""
+    revisions: dict[str, list[str]] = {}
+    for name, revision in sorted(adapters):
+        revisions.setdefault(name, []).append(revision)
+    return revisions
+
+
+def _revisions(route: Route, reported: Sequence[str]) -> list[str]:
     """The revisions of an adapter at a pod: those that its route lists, and some that it listed before."""
-    reported = sorted(revision for name, revision in adapters if name == route.model)
     listed = {backend.revision for backend in route.backends}
     unlisted = [revision for revision in reported if revision not in listed]
     return [revision for revision in reported if revision in listed] + unlisted[:MAX_UNLISTED]

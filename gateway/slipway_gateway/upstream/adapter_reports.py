@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0  # of one report
 PARALLEL = 16
+# Of all pods that are due. Those that were not read by then are read after others the next time.
+ROUND_S = 4.0
 _LIMITS = aiohttp.ClientTimeout(total=TIMEOUT_S)
 _DECODER = msgspec.json.Decoder(AdapterReport)
 
@@ -54,11 +57,21 @@ class AdapterReports:
                 pass
 
     async def read_due(self) -> None:
-        """Reads the pods that are due, and publishes the table anew if that changed something."""
+        """Reads the pods that are due, and publishes the table anew if that changed something.
+
+        However many pods of one deployment are silent, those of others wait for PARALLEL of them at most: pods that
+        have reported before come first.
+        """
         self._publish_change()
-        async with asyncio.TaskGroup() as group:
-            for url in self._reports.take_due():
-                group.create_task(self._look(url))
+        due = sorted(self._reports.take_due(), key=lambda url: url not in self._reports.by_url)
+        silent = [url for url in due if url in self._failing]
+        again = random.sample(silent, min(len(silent), PARALLEL))
+        try:
+            async with asyncio.timeout(ROUND_S), asyncio.TaskGroup() as group:
+                for url in [url for url in due if url not in self._failing] + again:
+                    group.create_task(self._look(url))
+        except TimeoutError:
+            pass  # what was read counts
         self._publish_change()
 
     def _publish_change(self) -> None:
@@ -67,10 +80,15 @@ class AdapterReports:
             self._publish()
 
     async def _look(self, url: str) -> None:
-        result = "ok"
+        result, begun = "ok", False
         try:
             async with self._slots:
+                begun = True
                 self._reports.reported(url, await self._read(url))
+        except asyncio.CancelledError:
+            if begun:
+                self._failing.add(url)
+            raise
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             result = "wrong"
             self._log(url, error)

@@ -1,11 +1,12 @@
 """The file of a ModelDeployment's adapters: one entry for each revision that its pods are to hold."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from slipway_contracts.adapters import AdapterEntry, AdapterFile
+from slipway_contracts.adapters import MAX_ADAPTERS, AdapterEntry, AdapterFile
 from slipway_contracts.fetch_source import FetchSource
 from slipway_operator.model.adapter_views import MAX_ROLLOUTS, MAX_SERVED, AdapterRevision
 
@@ -36,7 +37,22 @@ def chosen(revisions: Iterable[AdapterRevision]) -> AdapterSelection:
         if revision.adapter in served and not (revision.begun and revision.adapter in waiting):
             # Two ModelAdapters with the same name and model are the same entry.
             listed.setdefault((revision.snapshot.inputs.model.name, revision.snapshot.revision), revision)
-    return AdapterSelection(tuple(listed.values()), beyond, waiting)
+    return AdapterSelection(_bounded(listed.values()), beyond, waiting)
+
+
+def _bounded(listed: Collection[AdapterRevision]) -> tuple[AdapterRevision, ...]:
+    """As many as loaders read: a longer file would count for no adapter.
+
+    Of former revisions, which only their last requests need, those of ModelAdapters with many are left out first.
+    """
+    if len(listed) <= MAX_ADAPTERS:
+        return tuple(listed)
+    former, ranks = Counter[str](), dict[int, int]()
+    for number, revision in sorted(enumerate(listed), key=lambda entry: -entry[1].snapshot.ordinal):
+        ranks[number] = 0 if revision.stable or revision.begun else former[revision.adapter]
+        former[revision.adapter] += 1
+    kept = set(sorted(ranks, key=lambda number: (ranks[number], number))[:MAX_ADAPTERS])
+    return tuple(revision for number, revision in enumerate(listed) if number in kept)
 
 
 def adapter_file(listed: Sequence[AdapterRevision]) -> str:

@@ -86,6 +86,12 @@ class _Held:
         self.failed, self.refused = True, by_engine
         self.shows("failed", reason)
 
+    def follows(self, entry: AdapterEntry) -> None:
+        """The same revision of the same source, whose digest is recorded now: what the engine has stays."""
+        if entry != self.entry:
+            self.entry = entry
+            self.failed = self.refused = False
+
     @property
     def is_settled(self) -> bool:
         return self.state.state in ("loaded", "failed") or time.monotonic() - self.since_s > HOLD_S
@@ -155,10 +161,13 @@ class AdapterLoader:
             return
         self.wrong, self._was_read = "", True
         listed = {name_of(entry): entry for entry in entries}
-        for name in [name for name, held in self._held.items() if listed.get(name) != held.entry]:
-            former = self._held.pop(name)
-            if former.running:
-                former.running.cancel()
+        for name, held in tuple(self._held.items()):
+            if name in listed and listed[name].source == held.entry.source:
+                held.follows(listed[name])
+                continue
+            del self._held[name]
+            if held.running:
+                held.running.cancel()
         for name, entry in listed.items():
             if name not in self._held:
                 self._held[name] = _Held(entry, self.rules.folder / folder_of(entry), time.monotonic())
@@ -178,7 +187,11 @@ class AdapterLoader:
             return
         entry = held.entry
         files = marker.read(held.folder, entry.source.uri, entry.source.revision)
-        if files is None:
+        if files is not None and entry.digest not in ("", files.digest):
+            # Another pod's files are the revision's: the engine may have these, and loads the others in their place.
+            held.digest = files.digest
+            held.running = asyncio.create_task(self._run(held, self._fetch(held, serves=False)))
+        elif files is None:
             kept = present is not None and present.loaded and bool(held.digest)
             held.running = asyncio.create_task(self._run(held, self._fetch(held, serves=kept)))
         elif not engine_is_up:

@@ -157,3 +157,28 @@ def test_other_files_of_one_revision_are_loaded_in_place_of_the_former(
         shutil.rmtree(folder)
         until(lambda: loader.report().adapters[0].digest not in ("", digest), "the other files")
         assert text_of(engine, "support@r1") != before
+
+
+def test_the_digest_that_is_recorded_holds_for_pods_that_loaded_other_files_and_changes_nothing_for_the_others(
+    world: tuple[Path, Path, ServerProcess, Path], tmp_path: Path
+) -> None:
+    file, dest, engine, sources = world
+    moving = shutil.copytree(sources / "one", tmp_path / "moving")
+    write_file(file, entry("same", "r1", sources / "one"), entry("moved", "r1", moving))
+    with LoaderProcess(file, dest, engine.probe_url) as loader:
+        loader.wait_for(same__r1="loaded", moved__r1="loaded")
+        before = {state.name: state.digest for state in loader.report().adapters}
+        other = text_of(engine, "moved@r1")
+        same = entry("same", "r1", sources / "one", digest=before["same"])
+        write_file(file, same, entry("moved", "r1", moving, digest="sha256:" + "0" * 64))
+        loader.wait_for(same__r1="loaded", moved__r1="failed")
+        shutil.rmtree(moving)
+        shutil.copytree(sources / "two", moving)
+        write_file(file, entry("two", "r1", sources / "two"), same)
+        loader.wait_for(same__r1="loaded", two__r1="loaded")
+        digest = next(state.digest for state in loader.report().adapters if state.name == "two")
+        write_file(file, same, entry("moved", "r1", moving, digest=digest))
+        loader.wait_for(same__r1="loaded", moved__r1="loaded")
+        assert text_of(engine, "moved@r1") != other
+        loads = get(loader.url + "/metrics")[1].decode()
+        assert 'loads_total{result="ok"} 4' in loads, "the adapter whose digest was recorded was loaded once"

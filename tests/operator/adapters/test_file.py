@@ -1,10 +1,12 @@
 """The file of adapters: what it lists, its bounds, and that the loader's types read it."""
 
+from dataclasses import replace
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_contracts.adapters import MAX_FILE_BYTES, AdapterFile
+from slipway_contracts.adapters import MAX_ADAPTERS, MAX_FILE_BYTES, AdapterFile
 from slipway_operator.manifests.adapter_file import adapter_file, chosen
 from slipway_operator.model.adapter_views import MAX_ROLLOUTS, MAX_SERVED, AdapterRevision
 from slipway_operator.model.cluster.observed import Snapshot
@@ -54,6 +56,17 @@ def test_the_oldest_are_served_and_of_rollouts_those_that_began_first(count: int
 def test_two_adapters_of_the_same_name_and_files_are_one_entry() -> None:
     first, second = revision(1), revision(1)
     assert len(chosen([first, second]).listed) == 1
+
+
+def test_one_adapter_with_very_many_former_versions_takes_no_others_entries() -> None:
+    many = [replace(revision(0), snapshot=replace(revision(0).snapshot, revision=f"x{n}", ordinal=n), stable=False)
+            for n in range(2, 700)]  # fmt: skip
+    stable = [revision(number) for number in range(MAX_SERVED)]
+    former = [revision(number, "former") for number in range(100, 110)]
+    found = chosen([*many, *stable, *former]).listed
+    assert len(msgspec.json.decode(adapter_file(found), type=AdapterFile).adapters) == MAX_ADAPTERS
+    assert all(item in found for item in (*stable, *former))
+    assert max(many, key=lambda item: item.snapshot.ordinal) in found
 
 
 def test_the_order_of_objects_changes_no_byte() -> None:

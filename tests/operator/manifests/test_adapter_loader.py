@@ -31,7 +31,7 @@ def test_slipway_server_gets_room_and_reads_the_folder_that_the_loader_writes() 
     assert "--max-loras 4 --max-lora-rank 32 --max-lora-bytes 2147483648 --lora-root /mnt/adapters" in flags(server)
     assert flags(loader) == (
         "--adapters-config /etc/slipway/adapters/adapters.json --dest /mnt/adapters "
-        "--engine-url http://127.0.0.1:8001 --port 8004"
+        "--engine-url http://127.0.0.1:8001 --engine slipway --port 8004"
     )
     [shared] = [mount for mount in server["volumeMounts"] if mount["name"] == "adapters"]
     assert shared == {"name": "adapters", "mountPath": "/mnt/adapters", "readOnly": True}
@@ -63,7 +63,7 @@ def test_the_file_may_be_late_and_credentials_are_the_loaders_alone() -> None:
 )
 def test_other_engines_get_their_own_flags_and_our_image_loads(kind: str, expected: str) -> None:
     server, loader = pod(Engine("engine:1", kind), image="engine:1", fetcher_image="server:1")["containers"]
-    assert expected in flags(server) and "--engine-url http://127.0.0.1:8000" in flags(loader)
+    assert expected in flags(server) and f"--engine-url http://127.0.0.1:8000 --engine {kind} " in flags(loader)
     assert (server["image"], loader["image"]) == ("engine:1", "server:1")
     allowed = {item["name"]: item.get("value") for item in server["env"]}.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
     assert allowed == ("1" if kind == "vllm" else None)

@@ -57,7 +57,8 @@ def _loader(snapshot: Snapshot) -> dict[str, Any]:
         "command": ["slipway-adapter-loader"],
         "args": [
             *("--adapters-config", f"{CONFIG_DIR}/{FILE}", "--dest", ADAPTERS_DIR),
-            *("--engine-url", f"http://127.0.0.1:{port}", "--port", str(ADAPTERS_PORT)),
+            *("--engine-url", f"http://127.0.0.1:{port}", "--engine", engine.type),
+            *("--port", str(ADAPTERS_PORT)),
         ],
         "env": variables,
         "ports": [{"name": NAME, "containerPort": ADAPTERS_PORT, "protocol": "TCP"}],

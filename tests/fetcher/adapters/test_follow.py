@@ -1,0 +1,38 @@
+"""What the loader reports while the file changes and the engine is busy; an engine that lists what the test says."""
+
+import asyncio
+from pathlib import Path
+
+from slipway_fetcher import marker
+from slipway_fetcher.adapters.engine import EngineAdapter, EngineApi, EngineBusyError
+from slipway_fetcher.adapters.file import read_file
+from slipway_fetcher.adapters.follow import AdapterLoader, LoaderRules, folder_of
+from tests.fetcher.adapters.running import entry, write_file
+
+DIGEST = "sha256:" + "0a" * 32
+
+
+class BusyEngine(EngineApi):
+    listed: dict[str, EngineAdapter] | None = None
+
+    def adapters(self) -> dict[str, EngineAdapter]:
+        if self.listed is None:
+            raise EngineBusyError("busy")
+        return self.listed
+
+
+def test_an_adapter_whose_digest_is_recorded_stays_loaded_while_the_engine_is_busy(tmp_path: Path) -> None:
+    file, dest = tmp_path / "adapters.json", tmp_path / "adapters"
+    write_file(file, entry("support", "r1", "hf://org/a"))
+    folder = dest / folder_of(read_file(file)[0])
+    (folder / "model").mkdir(parents=True)
+    marker.write(folder, marker.Marker("hf://org/a", "", str(folder / "model"), DIGEST))
+    engine = BusyEngine("http://127.0.0.1:1", "slipway")
+    engine.listed = {"support@r1": EngineAdapter("support@r1", "base", str(folder / "model"))}
+    loader = AdapterLoader(LoaderRules(file, dest, 1 << 20, 10.0), engine)
+    asyncio.run(loader.look())
+    assert [state.state for state in loader.report.adapters] == ["loaded"]
+    engine.listed = None
+    write_file(file, entry("support", "r1", "hf://org/a", digest=DIGEST))
+    asyncio.run(loader.look())
+    assert [(state.state, state.digest) for state in loader.report.adapters] == [("loaded", DIGEST)]
