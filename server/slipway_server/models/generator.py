@@ -202,9 +202,17 @@ def measure_accuracy(
     """What a decoder of rounded weights loses on a text beside the weights of its folder.
 
     Its KV cache must be reserved and unused. `tokens`: of the text; of these as many as have room.
+
+    Raises:
+        LoadError: fewer than two of them are in the vocabulary.
     """
     room = min(len(tokens), MOST_TOKENS, context_tokens)
     known = tuple(token for token in tokens[:room] if token < decoder.vocab_size)
+    if len(known) < 2:
+        raise LoadError(
+            f"{folder.name}: its tokenizer and its weights do not fit: of {room} tokens of a text, {len(known)} are "
+            f"below its vocabulary of {decoder.vocab_size}, so that what rounding costs cannot be measured."
+        )
     with CheckpointWeights(folder, quantization=quantization_of(config)) as weights:
         return measure(decoder, weights, lambda: native.NativeKernels(threads), context_tokens, known)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from slipway_process.model_folder import checkpoint
 from slipway_process.model_folder.quantization.reading import quantization_of
@@ -155,6 +156,13 @@ def as_type(name: str, dtype: torch.dtype) -> Change:
     return change
 
 
+def add(name: str, tensor: torch.Tensor) -> Change:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[f"layer.{name}"] = tensor
+
+    return change
+
+
 STRANGE: dict[str, tuple[str, Change, str]] = {
     "a scale that is no number": ("awq", put("scales", math.nan), r"layer\.scales has a scale that is not finite"),
     "an infinite scale": ("gptq", put("scales", math.inf), r"layer\.scales has a scale that is not finite"),
@@ -195,6 +203,17 @@ STRANGE: dict[str, tuple[str, Change, str]] = {
         put("weight_format", 1, 0),
         "weight_format is 1; 0, rows as they are",
     ),
+    # What several schemes in one config.json make of a layer of the second one.
+    "zero points that it calls none": (
+        "compressed-int4",
+        add("weight_zero_point", torch.full((4, 2), 0x11111111, dtype=torch.int32)),
+        "weight_zero_point has zero points, and config.json says symmetric",
+    ),
+    "a zero point of int8 that it calls none": (
+        "compressed-int8-channel",
+        add("weight_zero_point", torch.full((32, 1), 3, dtype=torch.int8)),
+        "weight_zero_point has zero points, and config.json says symmetric",
+    ),
     "whole numbers without an explanation": ("awq", drop("qweight"), "layer has no weight, which config.json does not"),
 }
 
@@ -207,6 +226,45 @@ def test_tensors_that_their_layout_excludes_are_named(name: str, tmp_path: Path)
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(UnreadableWeight, match=sentence):
         take(tmp_path, config)
+
+
+@pytest.mark.parametrize("stored", [0, 0x88888888 - 2**32])
+def test_zero_points_that_are_none_change_nothing(stored: int, tmp_path: Path) -> None:
+    tensors, exact, config = recorded("compressed-int4", tmp_path)
+    tensors["layer.weight_zero_point"] = torch.full((4, 2), stored, dtype=torch.int32)
+    save_file(tensors, tmp_path / "model.safetensors")
+    torch.testing.assert_close(dense(take(tmp_path, config)), exact, rtol=1e-6, atol=1e-8)
+
+
+def test_an_odd_count_of_numbers_has_no_whole_bytes(tmp_path: Path) -> None:
+    tensors, _, config = recorded("bitsandbytes-nf4", tmp_path)
+    state('{"quant_type": "nf4", "blocksize": 3, "shape": [15, 15]}')(tensors)
+    tensors |= {"layer.weight": torch.zeros(112, 1, dtype=torch.uint8), "layer.weight.absmax": torch.ones(75)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with CheckpointWeights(tmp_path, quantization=quantization_of({"quantization_config": config})) as weights:
+        with pytest.raises(UnreadableWeight, match="cannot hold 225 numbers in whole blocks and bytes"):
+            weights.take_linear("layer", 15, 15)
+
+
+def test_blocks_wider_than_a_row_take_no_more_memory(tmp_path: Path) -> None:
+    """Rows of 1 and blocks of 2^20 inputs: scales repeated so often would take a thousand times the weight."""
+    tensors, _, config = recorded("fp8-block", tmp_path)
+    tensors["layer.weight_scale_inv"] = torch.linspace(1.0, 2.0, OUTPUTS)[:, None].contiguous()
+    save_file(tensors, tmp_path / "model.safetensors")
+    largest = 0
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            made = func(*args, **(kwargs or {}))
+            largest = max(largest, made.numel() if isinstance(made, torch.Tensor) else 0)
+            return made
+
+    with Sizes():
+        weight = take(tmp_path, config | {"weight_block_size": [1, 1 << 20]})
+    assert largest <= OUTPUTS * INPUTS
+    exact = tensors["layer.weight"].float() * tensors["layer.weight_scale_inv"]
+    torch.testing.assert_close(dense(weight), exact)
 
 
 def test_groups_that_do_not_divide_the_inputs_are_refused(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def read_codebook(scheme: Codebook4, layer: LayerTensors) -> Weight:
     outputs, inputs = layer.outputs, layer.inputs
     state = _state(scheme, layer)
     count = outputs * inputs
-    layer.check("weight", f"cannot hold {count} numbers in whole blocks", count % state.blocksize == 0)
+    whole = count % state.blocksize == 0 and count % 2 == 0
+    layer.check("weight", f"cannot hold {count} numbers in whole blocks and bytes", whole)
     scales = _scales(state, layer, count // state.blocksize)
     codebook = layer.scales("weight.quant_map", (16,))
     octets = layer.take("weight", ("U8",), (count // 2, 1), (count // 2,)).flatten()

@@ -22,7 +22,8 @@ def read(scheme: Floats8, layer: LayerTensors) -> Weight:
     else:
         rows, columns = scheme.block
         scales = layer.scales(scheme.scale, (-(-outputs // rows), -(-inputs // columns)))
-    layer.drop("input_scale", "weight_zero_point")
+    layer.drop("input_scale")
+    layer.drop_zeros("weight_zero_point")
     numbers = layer.take("weight", ("F8_E4M3",), (outputs, inputs)).float()
     if scheme.strategy == "block":
         return _times_blocks(numbers, scales, scheme.block)
@@ -31,7 +32,7 @@ def read(scheme: Floats8, layer: LayerTensors) -> Weight:
 
 def _times_blocks(numbers: torch.Tensor, scales: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
     """The last blocks of a row or a column may be smaller."""
-    rows, columns = block
+    rows, columns = block[0], min(block[1], numbers.shape[1])  # a stranger's block may be far wider than a row
     wide = scales.repeat_interleave(columns, dim=1)[:, : numbers.shape[1]]
     for at, row in enumerate(wide):
         numbers[at * rows : (at + 1) * rows].mul_(row)

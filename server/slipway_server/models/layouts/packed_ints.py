@@ -12,6 +12,9 @@ from ...kernels.weights import Weight
 from .tensors import LayerTensors
 from .words import numbers_in, ordered
 
+# A word of stored zero points that are all 0, as int32.
+ZERO_WORDS = {4: 0x88888888 - 2**32, 8: 0x80808080 - 2**32}
+
 
 def read(scheme: PackedInts, layer: LayerTensors) -> Weight:
     """Raises UnreadableWeight."""
@@ -27,7 +30,8 @@ def read(scheme: PackedInts, layer: LayerTensors) -> Weight:
         zeros = numbers_in(words.T, bits)[:, :outputs].T
     group_of = _groups_of_inputs(scheme, layer, groups)
     words = layer.take("weight_packed", ("I32",), (outputs, -(-inputs // each)))
-    layer.drop("weight_zero_point", "input_scale", "input_zero_point")
+    layer.drop("input_scale", "input_zero_point")
+    layer.drop_zeros("weight_zero_point", ZERO_WORDS[bits])
     return ordered(numbers_in(words, bits)[:, :inputs], scales, zeros, group_of, bits)
 
 

@@ -68,6 +68,16 @@ class LayerTensors:
             if self.has(name):
                 self.source.take(f"{self.module}.{name}")
 
+    def drop_zeros(self, name: str, stored: int = 0) -> None:
+        """Takes zero points that are none, if they are there: all of them 0, or `stored`.
+
+        Raises UnreadableWeight where they would change numbers, and config.json says symmetric.
+        """
+        if self.has(name):
+            points = self.source.take(f"{self.module}.{name}").double()
+            none = bool((points == 0).all() or (points == stored).all())
+            self.check(name, "has zero points, and config.json says symmetric", none)
+
     def check(self, name: str, trouble: str, right: bool) -> None:
         """Raises UnreadableWeight unless it is right."""
         if not right:

@@ -16,6 +16,7 @@ def read(scheme: WholeNumbers, layer: LayerTensors) -> Weight:
     shapes: tuple[tuple[int, ...], ...] = ((layer.outputs, 1), (layer.outputs,)) if scheme.per_row else ((1,), ())
     scales = layer.scales("weight_scale", *shapes).reshape(-1, 1)
     zeros = None if scheme.symmetric else layer.take("weight_zero_point", ("I8",), *shapes).reshape(-1, 1)
-    layer.drop("weight_zero_point", "input_scale", "input_zero_point")
+    layer.drop("input_scale", "input_zero_point")
+    layer.drop_zeros("weight_zero_point")
     numbers = layer.take("weight", ("I8",), size).float()
     return (numbers if zeros is None else numbers.sub_(zeros)).mul_(scales)
