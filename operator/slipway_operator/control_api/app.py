@@ -24,6 +24,7 @@ MOST_REQUESTS, MOST_OF_AN_ADDRESS = 64, 16
 MOST_CALLS, MOST_OF_A_CALLER = 32, 8
 REQUEST_S = 30.0
 ACKNOWLEDGED_S, LOOK_S = 5.0, 0.25  # how long a PUT of the traffic waits for gateways
+MOST_ATTEMPTS = 4  # at a patch of an object that others write at the same time
 PAGE, MOST_PAGE = 50, 200
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -71,23 +72,45 @@ class ControlRoutes:
                 raise
             made = await self._client.create(caller, edits.manifest(body, namespace))
             return web.json_response(documents.deployment(made), status=201)
-        if change := edits.patch(body, obj):
-            obj = await self._client.patch(caller, namespace, body.model_name, change)
+        obj = await self._changed(caller, obj, lambda live: edits.patch(body, live))
         return web.json_response(documents.deployment(obj))
 
     async def _traffic(self, request: web.Request, caller: Caller) -> web.Response:
         _check_query(request, "namespace")
         split, namespace, name = bodies.split(await body_of(request)), _namespace(request, caller), _name(request)
         obj = await self._client.get(caller, namespace, name)
-        change, percent = edits.traffic_patch(split, obj)
-        if change:
-            obj = await self._client.patch(caller, namespace, name, change)
+        percent = 0
+
+        def change_of(live: Object) -> Object | None:
+            nonlocal percent
+            change, percent = edits.traffic_patch(split, live)
+            return change
+
+        obj = await self._changed(caller, obj, change_of)
         obj, is_acknowledged = await self._acknowledged(caller, obj, percent)
         document = {"object": "traffic", "model_name": name, "namespace": namespace, "traffic": documents.traffic(obj)}
         if is_acknowledged:
             return web.json_response(document)
         awaited = (obj.get("status") or {}).get("message") or "the operator has not answered the change yet"
         return web.json_response({**document, "awaiting": awaited}, status=202)
+
+    async def _changed(self, caller: Caller, obj: Object, change_of: Callable[[Object], Object | None]) -> Object:
+        """The ModelDeployment with the patch that follows from it, decided again where it changed meanwhile.
+
+        A patch names the version that it follows from, and the operator writes the status of a rollout every second.
+        """
+        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        for attempt in range(MOST_ATTEMPTS):
+            change = change_of(obj)
+            if change is None:
+                return obj
+            try:
+                return await self._client.patch(caller, namespace, name, change)
+            except HttpError as error:
+                if error.status != 409 or attempt == MOST_ATTEMPTS - 1:
+                    raise
+            obj = await self._client.get(caller, namespace, name)
+        return obj
 
     async def _acknowledged(self, caller: Caller, obj: Object, percent: int) -> tuple[Object, bool]:
         """(the ModelDeployment as it is then, whether each ready gateway has the weight); waits ACKNOWLEDGED_S."""
@@ -147,9 +170,8 @@ async def _nothing_here(request: web.Request, caller: Caller) -> web.Response:
 
 
 def _has_weight(obj: Object, percent: int) -> bool:
-    status = obj.get("status") or {}
-    is_answered = status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0)
-    return bool(is_answered and (status.get("weight") or 0) == percent)
+    weight = (obj.get("status") or {}).get("weight") or 0
+    return documents.is_observed(obj) and bool(weight == percent)
 
 
 def _token(request: web.Request) -> str:

@@ -69,6 +69,12 @@ def canary_of(obj: Object) -> Object:
     return ((obj.get("spec") or {}).get("strategy") or {}).get("canary") or {}
 
 
+def is_observed(obj: Object) -> bool:
+    """Whether the status is of the spec that the object has now."""
+    observed = (obj.get("status") or {}).get("observedGeneration", 0)
+    return bool(observed >= obj["metadata"].get("generation", 0))
+
+
 def is_blue_green(obj: Object) -> bool:
     return bool(((obj.get("spec") or {}).get("strategy") or {}).get("blueGreen"))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from slipway_operator.api.objects import Object
 from slipway_operator.control_api.bodies import DeploymentBody, Split
-from slipway_operator.control_api.documents import canary_of, is_blue_green, versions
+from slipway_operator.control_api.documents import canary_of, is_blue_green, is_observed, versions
 from slipway_operator.model import labels
 from slipway_process.serving.errors import HttpError, invalid
 
@@ -70,7 +70,8 @@ def traffic_patch(split: Split, obj: Object) -> tuple[Object | None, int]:
     """(the merge patch, None where nothing changes; percent of the revision under test).
 
     Raises:
-        HttpError: 404 for a version that gets no traffic, 409 for what steps or an applied manifest decides.
+        HttpError: 404 for a version that gets no traffic, 409 for what steps or an applied manifest decides, and for a
+            spec that may be of another version than the status names.
     """
     known = versions(obj)
     for name in split:
@@ -85,8 +86,12 @@ def traffic_patch(split: Split, obj: Object) -> tuple[Object | None, int]:
         return None, 0
     _check_by_hand(obj)
     percent = next((part for name, part in split.items() if known[name] == under_test), 0)
-    is_same = canary_of(obj).get("trafficPercent") == percent
-    return None if is_same else _patch(obj, {_TRAFFIC: percent}), percent
+    if canary_of(obj).get("trafficPercent") == percent:
+        return None, percent
+    if percent and not is_observed(obj):
+        # The spec may have a newer version than the one that is named here, which would get its traffic.
+        raise _conflict("the operator has not seen the last change of the spec yet: try again in a second", "conflict")
+    return _patch(obj, {_TRAFFIC: percent}), percent
 
 
 def appliers(obj: Object, path: tuple[str, ...]) -> list[str]:

@@ -21,6 +21,8 @@ from slipway_operator.model.deployment.spec import Spec
 WRITE_S = 60.0  # how often the numbers are in the status although the number of pods stays
 _MOST_STARTING = 256  # pods whose start is timed, of one ModelDeployment
 
+PodId = tuple[str, datetime]  # name and creation: pods of a group have the names of former ones
+
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +39,8 @@ class ScalingRunner(Component):
     ) -> None:
         self._sampler, self._wake, self._now = sampler, wake, now
         self._states: dict[ObjectKey, ScalingState] = {}
-        self._starting: dict[ObjectKey, set[str]] = {}  # pods that were seen before they were ready
+        self._starting: dict[ObjectKey, set[PodId]] = {}  # pods that were seen before they were ready for the first time
+        self._started: dict[ObjectKey, set[PodId]] = {}  # pods that were ready once
         self._woken: dict[ObjectKey, float] = {}
 
     def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
@@ -58,12 +61,13 @@ class ScalingRunner(Component):
             former = written.parse(deployment.obj.get("status")).autoscaling
             state = self._states[key] = ScalingState.restored(uid, terms, former, self._now())
             self._starting.pop(key, None)
+            self._started.pop(key, None)
         state.follow(terms)
         self._time_starts(key, state, observed, now)
 
     def forget(self, key: ObjectKey) -> None:
         """Drop a ModelDeployment that is gone, or has no objective."""
-        for memory in (self._states, self._starting, self._woken):
+        for memory in (self._states, self._starting, self._started, self._woken):
             memory.pop(key, None)
         if series := self._sampler.peek(key):
             series.publish(None, self._sampler.clock())
@@ -72,9 +76,16 @@ class ScalingRunner(Component):
         """Decide every PERIOD_S, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
-            for key in sorted(self._states):
+            await self.look()
+
+    async def look(self) -> None:
+        """Decide on each ModelDeployment once. One whose numbers break a decision hinders no other."""
+        for key in sorted(self._states):
+            try:
                 self.decide(key)
-                await asyncio.sleep(0)  # others run between two decisions
+            except Exception:
+                log.exception("a bug: nothing was decided about %s/%s", *key)
+            await asyncio.sleep(0)  # others run between two decisions
 
     def decide(self, key: ObjectKey) -> None:
         """Decide on one ModelDeployment, if the sampler follows it."""
@@ -92,16 +103,20 @@ class ScalingRunner(Component):
             log.info("%s/%s: %s", *key, decision.message)
 
     def _time_starts(self, key: ObjectKey, state: ScalingState, observed: Observed, now: datetime) -> None:
-        """Count how long pods took that were seen before and are ready now."""
-        waiting, seen = set[str](), self._starting.get(key, set())
+        """Count how long pods took that were seen before and are ready now, for the first time: later they recover."""
+        waiting, started = set[PodId](), set[PodId]()
+        seen, ready_once = self._starting.get(key, set()), self._started.get(key, set())
         for live in state.terms.live:
             workload = observed.workloads.get(live.revision)
             for pod in workload.pods if workload else ():
-                if not pod.ready:
-                    waiting.add(pod.name)
-                elif pod.name in seen:
+                identity = (pod.name, pod.created_at)
+                if not pod.ready and identity not in ready_once:
+                    waiting.add(identity)
+                    continue
+                started.add(identity)
+                if pod.ready and identity in seen:
                     state.started(live.revision, begun_s(pod.created_at, now))
-        self._starting[key] = set(sorted(waiting)[:_MOST_STARTING])
+        self._starting[key], self._started[key] = set(sorted(waiting)[:_MOST_STARTING]), started
 
 
 def terms_of(spec: Spec, observed: Observed, status: Status) -> Terms | None:

@@ -98,7 +98,7 @@ async def test_without_the_right_each_call_is_403_and_changes_nothing(client, ro
     before = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
     create = {"model_name": "new", "uri": "hf://a/b"}
     edit = {"model_name": "chat", "resources": {"replicas": 9}}
-    status = {"stableRevision": "a", "canaryRevision": "b"}
+    status = {"stableRevision": "a", "canaryRevision": "b", "observedGeneration": 1}
     calls = [
         (stranger, "GET", PATH, None),
         (stranger, "GET", f"{PATH}/chat", None),
@@ -185,6 +185,25 @@ async def test_a_field_that_gitops_applies_is_not_changed(client, routes, namesp
     assert "kustomize-controller" in answer["error"]["message"]
     assert await client.get(MODEL_DEPLOYMENTS, namespace, "chat") == before
     assert (await mine("POST", PATH, {"model_name": "chat", "traffic_percent": 5}))[0] == 200
+
+
+async def test_a_status_that_is_written_meanwhile_hinders_no_change(client, namespace, chat):
+    """The operator writes the status of a rollout all the time, and each write is a new version of the object."""
+    credentials, writes = await client.credentials(), []
+
+    class Racing(CallerClient):
+        async def patch(self, caller, namespace, name, body):
+            live = await client.get(MODEL_DEPLOYMENTS, namespace, name)
+            if len(writes) < 2:
+                writes.append(await client.put_status(MODEL_DEPLOYMENTS, {**live, "status": {"weight": len(writes)}}))
+            return await super().patch(caller, namespace, name, body)
+
+    async with open_session(credentials) as session:
+        application = ControlRoutes(Racing(session, credentials.server, credentials.proxy), print).application()
+        async with TestClient(TestServer(application)) as http:
+            mine = await caller(client, http, namespace, "editor", EDITOR)
+            code, edited = await mine("POST", PATH, {"model_name": "chat", "resources": {"replicas": 3}})
+    assert (code, edited["resources"]["replicas"], len(writes)) == (200, 3, 2)
 
 
 async def test_one_address_has_its_share(client, routes, namespace):

@@ -18,6 +18,7 @@ def deployment(**spec: Any) -> dict[str, Any]:
         {"revision": "aaa-baseline", "role": "baseline", "weight": 0, "replicas": 1, "ready": 1, "version": "v3.0"},
     ]
     status = {"stableRevision": "aaa", "canaryRevision": "bbb", "weight": 30, "revisions": revisions}
+    status["observedGeneration"] = 2
     metadata = {"name": "chat", "namespace": "team", "resourceVersion": "7", "generation": 2}
     return {"metadata": metadata, "spec": {"model": {"uri": "hf://a/b", "version": "v3.1"}, **spec}, "status": status}
 
@@ -58,6 +59,14 @@ def test_two_revisions_of_one_version_are_named_by_their_hash() -> None:
 def test_a_split_that_is_there_already_changes_nothing() -> None:
     obj = deployment(strategy={"canary": {"trafficPercent": 30}})
     assert edits.traffic_patch({"v3.0": 70, "v3.1": 30}, obj) == (None, 30)
+
+
+def test_a_split_is_not_given_to_a_version_that_came_meanwhile() -> None:
+    obj = deployment()
+    obj["metadata"]["generation"] = 3  # the spec has v3.2, and the status does not yet
+    error = refusal(lambda: edits.traffic_patch({"v3.0": 50, "v3.1": 50}, obj))
+    assert (error.status, error.code) == (409, "conflict")
+    assert edits.traffic_patch({"v3.0": 100}, obj)[1] == 0  # away from what is under test: whatever that is
 
 
 def test_unknown_versions_are_refused_by_name() -> None:

@@ -17,7 +17,7 @@ from slipway_operator.metrics_api.pod_loads import load_of
 from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.scaling_state import LiveRevision, ScalingState, Terms, numbers_of, text_of
 from slipway_operator.metrics_api.series import Followed, PodTarget, Series, Unknown
-from slipway_operator.model.cluster.observed import ScalingReport
+from slipway_operator.model.cluster.observed import Observed, Pod, ScalingReport, Workload
 from slipway_operator.model.deployment.autoscaling import Objective
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms
 from slipway_operator.scaling_model.forecast import BUCKET_S, Forecast
@@ -237,3 +237,24 @@ def test_advice_is_what_acting_would_publish() -> None:
                 numbers.append((report.desired, report.rule, report.message))
             decisions.append(numbers)
     assert decisions[0] == decisions[1] and len(set(decisions[0])) > 5
+
+
+async def test_numbers_that_break_a_decision_hinder_no_other_deployment(caplog: pytest.LogCaptureFixture) -> None:
+    for world, runner, woken in runners(acts=True):
+        state = runner._states[("default", "chat")]
+        runner._states[("default", "broken")] = replace(state, terms=None)  # type: ignore[arg-type]
+        world.tick(20)
+        await runner.look()
+        assert woken == [("default", "chat")] and "default/broken" in caplog.text
+
+
+def test_a_pod_that_is_unready_for_a_moment_did_not_start_for_hours() -> None:
+    for world, runner, _ in runners(acts=True):
+        key, created = ("default", "chat"), datetime.fromtimestamp(START, UTC)
+        state = runner._states[key]
+        before = len(state.models["a"].starts_s)
+        for minutes, ready in ((0, False), (2, True), (300, False), (600, True)):
+            pod = Pod("chat-1", created, ready)
+            observed = Observed(workloads={"a": Workload("a", "chat-a", 1, 1, int(ready), pods=(pod,))})
+            runner._time_starts(key, state, observed, created + timedelta(minutes=minutes))
+        assert state.models["a"].starts_s[before:] == (120.0,)
