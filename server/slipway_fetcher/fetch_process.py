@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 # slipway-fetcher, whose last words go to the file of its first argument.
@@ -17,12 +17,18 @@ main()
 FETCHER = (sys.executable, "-P", "-c", _RUN)
 
 
-async def run(command: tuple[str, ...], report: Path, arguments: Iterable[str], max_s: float) -> int:
+async def run(
+    command: tuple[str, ...], report: Path, arguments: Iterable[str], max_s: float, *, without: Collection[str] = ()
+) -> int:
     """Runs a fetcher for at most `max_s` seconds and returns its exit code.
 
-    `report`: the file that gets its last words: what it fetched, or why it failed.
+    `report`: the file that gets its last words: what it fetched, or why it failed. `without`: variables that it does
+    not get.
     """
-    process = await asyncio.create_subprocess_exec(*command, str(report), *arguments, stdin=asyncio.subprocess.DEVNULL)
+    variables = {name: value for name, value in os.environ.items() if name not in without}
+    process = await asyncio.create_subprocess_exec(
+        *command, str(report), *arguments, stdin=asyncio.subprocess.DEVNULL, env=variables
+    )
     words = ""
     try:
         async with asyncio.timeout(max_s):

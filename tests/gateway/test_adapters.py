@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from slipway_contracts.adapters import ADAPTERS_PATH, MAX_REPORT_BYTES, AdapterReport, AdapterState
+from slipway_contracts.guards import GuardSpec
 from slipway_contracts.route_table import Backend
 from slipway_gateway.balancing.held_adapters import DISTRUST_S, POLL_S, SOON_S, HeldAdapterReports
 from slipway_gateway.balancing.in_flight import InFlight
@@ -78,6 +79,13 @@ def test_an_adapter_sleeps_while_its_base_does() -> None:
     adapter = found.models["support"]
     assert (adapter.asleep, adapter.wake_s, adapter.hold_s) == (True, 7, 9.0)
     assert found.routes["team/support.adapter"] is adapter
+
+
+def test_an_adapter_has_the_guards_and_the_affinity_of_its_base() -> None:
+    guard = GuardSpec(name="cards", stages=("Input",))
+    base = replace(BASE, guards=(guard,), prefix_affinity=True)
+    found = with_adapters(table_of(base, ADAPTER), {ONE: BOTH}).models["support"]
+    assert found.guards == (guard,) and found.prefix_affinity
 
 
 def test_the_revision_of_the_adapter_is_chosen_first_then_that_of_the_base_by_its_own_split() -> None:

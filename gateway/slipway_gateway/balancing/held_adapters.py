@@ -85,7 +85,7 @@ class HeldAdapterReports:
         self._soon(url)
 
     def version_reported(self, url: str, version: float) -> None:
-        """An engine said with a response how often its adapters have changed."""
+        """An engine reported with a response how often its adapters have changed."""
         if url in self._due_s and self._versions.get(url) != version:
             self._versions[url] = version
             self._soon(url)

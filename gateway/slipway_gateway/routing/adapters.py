@@ -23,8 +23,8 @@ def held(report: AdapterReport) -> HeldAdapters:
 def with_adapters(table: RouteTable, reports: Mapping[str, HeldAdapters]) -> RouteTable:
     """A table in which the pods of a base are endpoints of the adapters that they report.
 
-    An adapter sleeps while its base does. `reports`: by URL of the pod. A report counts for adapters of the pod's own
-    deployment alone, whatever it says.
+    An adapter sleeps while its base does, and has its guards and its preference of pods. `reports`: by URL of the pod.
+    A report counts for adapters of the pod's own deployment alone, whatever it says.
     """
     adapters = [route for route in table.routes.values() if route.base]
     if not adapters:
@@ -70,7 +70,14 @@ def _as_its_base(route: Route, base: Route | None) -> Route:
     if base is None:
         return route
     hold_s = base.hold_s if route.hold_s is None else route.hold_s
-    return replace(route, asleep=route.asleep or base.asleep, wake_s=base.wake_s, hold_s=hold_s)
+    return replace(
+        route,
+        asleep=route.asleep or base.asleep,
+        wake_s=base.wake_s,
+        hold_s=hold_s,
+        prefix_affinity=route.prefix_affinity or base.prefix_affinity,
+        guards=route.guards or base.guards,  # who may write an adapter need not be allowed to write these
+    )
 
 
 def _sorted(urls: Mapping[tuple[str, str], list[str]]) -> _Endpoints:

@@ -39,7 +39,7 @@ def guards_of(
     bound += _of_model_routes(table, passed)
     others = dict.fromkeys([*(fallback.name for fallback in fallbacks if fallback.external is None), route.smaller])
     for deployment in (route, *filter(None, map(table.routes.get, others))):
-        owner, namespace = f"ModelDeployment/{deployment.name}", namespace_of(deployment.name)
+        owner, namespace = f"ModelDeployment/{deployment.deployment}", namespace_of(deployment.name)
         bound += [BoundGuard(guard, owner, namespace) for guard in deployment.guards]
     return tuple(bound)
 

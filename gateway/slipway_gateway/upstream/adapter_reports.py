@@ -57,7 +57,7 @@ class AdapterReports:
                 pass
 
     async def read_due(self) -> None:
-        """Reads the pods that are due, and publishes the table anew if that changed something.
+        """Reads the pods that are due, and publishes the table again if that changed something.
 
         However many pods of one deployment are silent, those of others wait for PARALLEL of them at most: pods that
         have reported before come first.

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _KnownDeployment:
+class _SeenDeployment:
     """What this process knows of one ModelDeployment with adapters. Pods by uid."""
 
     marks: refreshing.Marks = field(default_factory=dict)
@@ -84,7 +84,7 @@ class AdapterRunner(Component):
     ) -> None:
         self._client, self._cache, self._session, self._port = client, cache, session, port
         self._may_write, self._changed = may_write, changed
-        self._bases: dict[ObjectKey, _KnownDeployment] = {}
+        self._bases: dict[ObjectKey, _SeenDeployment] = {}
         self._files: dict[str, tuple[str, float]] = {}  # digest of the ConfigMap of a namespace, and when
         self._turns = Turns(CONCURRENCY, OF_A_NAMESPACE)
         self._news, self._trouble = MemberNews(), ""
@@ -130,7 +130,7 @@ class AdapterRunner(Component):
         texts = {key: adapter_file(item.listed) for key, item in files.items()}
         troubles = await self._write_files(texts, bases)
         keys = [key for key in bases if key in named]
-        self._bases = {key: self._bases.get(key, _KnownDeployment()) for key in keys}
+        self._bases = {key: self._bases.get(key, _SeenDeployment()) for key in keys}
         looks = (self._view(key, bases[key], files[key], texts[key], troubles.get(key[0], "")) for key in keys)
         views = dict(zip(keys, await asyncio.gather(*looks), strict=True))
         self._warn("; ".join(troubles.values()))
@@ -187,7 +187,7 @@ class AdapterRunner(Component):
 
     async def _refresh(
         self,
-        known: _KnownDeployment,
+        known: _SeenDeployment,
         pods: Sequence[Object],
         reports: Mapping[str, AdapterPod],
         file: AdapterSelection,
@@ -202,7 +202,7 @@ class AdapterRunner(Component):
         if late:
             self._warn(late)
 
-    async def _reports(self, known: _KnownDeployment, namespace: str, pods: Sequence[Object]) -> dict[str, AdapterPod]:
+    async def _reports(self, known: _SeenDeployment, namespace: str, pods: Sequence[Object]) -> dict[str, AdapterPod]:
         """What these pods report within REPORTS_S, by uid. Those that were silent in the last look are read last.
 
         Of a pod that is silent its last report counts for KEPT_S: its readiness is the kubelet's to decide.

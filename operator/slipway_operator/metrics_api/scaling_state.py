@@ -68,7 +68,7 @@ class ScalingState:
 
     @classmethod
     def restored(cls, uid: str, terms: Terms, status: AutoscalingStatus | None, at: float) -> "ScalingState":
-        """From what the status has of a former operator. The window of stabilization begins anew."""
+        """From what the status has of a former operator. The window of stabilization begins again."""
         season_s = terms.objective.season_s or 86_400.0
         if status is None:
             return cls(uid, terms, forecast=Forecast(season_s))

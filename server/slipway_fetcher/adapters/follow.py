@@ -21,6 +21,7 @@ from slipway_process.termination import DATA_ERROR
 
 from .. import fetch_process, marker
 from ..folder import PEFT_FORMAT
+from .credentials import withheld
 from .engine import EngineAdapter, EngineApi, EngineBusyError, EngineDownError, EngineRefusedError
 from .file import AdapterFileError, NoFileError, folder_of, name_of, read_file
 
@@ -226,7 +227,8 @@ class AdapterLoader:
             held.folder.mkdir(parents=True, exist_ok=True)
             report = held.folder / FETCH_ERROR
             arguments = _arguments(held.entry, held.folder, room)
-            code = await fetch_process.run(self.command, report, arguments, self.rules.max_fetch_s)
+            hidden = withheld(held.entry.source)
+            code = await fetch_process.run(self.command, report, arguments, self.rules.max_fetch_s, without=hidden)
         self.counts.fetches["failed" if code else "ok"] += 1
         if not code:
             held.failures, held.next_s = 0, 0.0

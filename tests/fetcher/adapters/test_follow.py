@@ -1,12 +1,15 @@
 """What the loader reports while the file changes and the engine is busy; an engine that lists what the test says."""
 
 import asyncio
+import sys
 from pathlib import Path
+
+import pytest
 
 from slipway_fetcher import marker
 from slipway_fetcher.adapters.engine import EngineAdapter, EngineApi, EngineBusyError
-from slipway_fetcher.adapters.file import read_file
-from slipway_fetcher.adapters.follow import AdapterLoader, LoaderRules, folder_of
+from slipway_fetcher.adapters.file import folder_of, read_file
+from slipway_fetcher.adapters.follow import AdapterLoader, LoaderRules
 from tests.fetcher.adapters.running import entry, write_file
 
 DIGEST = "sha256:" + "0a" * 32
@@ -36,3 +39,34 @@ def test_an_adapter_whose_digest_is_recorded_stays_loaded_while_the_engine_is_bu
     write_file(file, entry("support", "r1", "hf://org/a", digest=DIGEST))
     asyncio.run(loader.look())
     assert [(state.state, state.digest) for state in loader.report.adapters] == [("loaded", DIGEST)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoint", "seen"),
+    [
+        ("az://adapters/a", "https://collector.example", ""),
+        ("az://adapters/a", "https://core.windows.net.example", ""),
+        ("az://adapters/a", "http://account.blob.core.windows.net", ""),
+        ("az://adapters/a", "https://account.blob.core.windows.net", "secret"),
+        ("az://adapters/a", "", "secret"),
+    ],
+)
+def test_an_endpoint_that_an_adapter_names_gets_no_credentials_that_others_could_use(
+    uri: str, endpoint: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "secret")
+    program = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(os.environ.get('AZURE_STORAGE_SAS_TOKEN', ''))"
+    file, support = tmp_path / "adapters.json", entry("support", "r1", uri)
+    support["source"]["endpoint"] = endpoint
+    write_file(file, support)
+    engine = BusyEngine("http://127.0.0.1:1", "slipway")
+    loader = AdapterLoader(
+        LoaderRules(file, tmp_path / "adapters", 1 << 20, 10.0), engine, (sys.executable, "-c", program)
+    )
+
+    async def fetch() -> None:
+        await loader.look()
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+
+    asyncio.run(fetch())
+    assert (tmp_path / "seen").read_text() == seen
