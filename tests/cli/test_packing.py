@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from slipway_cli.commands.root import cli
-from slipway_cli.packing.bins import Item, bound, pack
+from slipway_cli.packing.bins import Bin, Item, bound, pack
 from slipway_cli.packing.plan import plan
 from slipway_cli.packing.request import GpuType, Model, PlanRequest, read
 
@@ -109,6 +109,43 @@ def test_what_does_not_fit_is_named_with_the_reason() -> None:
         "huge": "a pod needs 200 GB on 1 GPUs, and its types have 24 GB at most",
         "much": "there are not enough GPUs of type h100",
     }
+
+
+@pytest.mark.parametrize("capacity", [1.0, 1e-12, 1e-310, 5e-324])
+@pytest.mark.parametrize(("gpus", "most"), [(0, 5_000), (1, 1_000_000)])
+def test_a_demand_of_endless_pods_is_named_before_there_is_a_list_of_them(
+    capacity: float, gpus: int, most: int
+) -> None:
+    endless, small = Model("endless", 1.0, 1e12, {"h100": capacity}, gpus), Model("small", 1.0, 1.0, {"h100": 5.0})
+    made = plan(request(endless, small))
+    assert made.left_out == {"endless": f"it takes more than {most} pods of each of its types"}
+    assert [model.model for model in made.models] == ["small"]
+    slow_too = plan(request(Model("m", 1.0, 1e6, {"h100": 1e6, "l4": capacity})))
+    assert slow_too.models[0].gpu_type == "h100"
+
+
+def test_the_work_for_a_large_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each model tries each type, and each try packs all: without a bound that takes hours."""
+    compared = 0
+    fits = Bin.fits
+
+    def counted(self: Bin, item: Item) -> bool:
+        nonlocal compared
+        compared += 1
+        return fits(self, item)
+
+    monkeypatch.setattr(Bin, "fits", counted)
+    monkeypatch.setattr("slipway_cli.packing.plan.MOST_OF_PLAN", 300_000)
+    rng = random.Random(1)
+    types = tuple(GpuType(f"t{n}", 80.0, rng.uniform(1.0, 2.0), 20) for n in range(8))
+    several = [
+        Model(f"m{n}", rng.uniform(1.0, 60.0), 9.0, {gpu.name: rng.uniform(1.0, 9.0) for gpu in types})
+        for n in range(120)
+    ]
+    made = plan(request(*several, types=types))
+    assert compared < 2 * 300_000
+    assert len(made.models) + len(made.left_out) == 120
+    assert all(gpu.gpus <= 20 for gpu in made.gpus) and made.bound <= made.price_per_hour
 
 
 @pytest.mark.parametrize(

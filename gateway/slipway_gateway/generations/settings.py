@@ -30,13 +30,24 @@ def _written_time(text: str) -> str:
     return text
 
 
+def _not_empty(name: str) -> str:
+    """An empty variable of a shell must not stand for all rows."""
+    if not name:
+        raise ValueError("is empty: leave it out for all of them")
+    return name
+
+
+# Without one, the default, it is not checked.
+Chosen = Annotated[Name, AfterValidator(_not_empty), Field(validate_default=False)]
+
+
 class GenerationLogSettings(ProcessSettings):
     """Which rows of which database."""
 
     model_config = SettingsConfigDict(env_prefix="SLIPWAY_GATEWAY_", env_ignore_empty=True)
 
     generation_log_url: Annotated[SecretStr, Flag("URL")] = Field(description="as of slipway-gateway")
-    tenant: Name = Field("", description="name of the Tenant whose rows they are")
+    tenant: Chosen = Field("", description="name of the Tenant whose rows they are")
 
 
 class EraseSettings(GenerationLogSettings):
@@ -44,8 +55,8 @@ class EraseSettings(GenerationLogSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="python -m slipway_gateway.generations.erase")
 
-    tenant: Name = Field(description="name of the Tenant whose rows they are")
-    request_id: Name = Field(
+    tenant: Chosen = Field(description="name of the Tenant whose rows they are")
+    request_id: Chosen = Field(
         "", description="id of one request, as the gateway or its client wrote it; without one all rows of the Tenant"
     )
 
@@ -55,7 +66,7 @@ class ExportSettings(GenerationLogSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="python -m slipway_gateway.generations.export")
 
-    tenant: Name = Field("", description="name of the Tenant whose rows they are; without one all rows")
+    tenant: Chosen = Field("", description="name of the Tenant whose rows they are; without one all rows")
     generation_log_keys_file: FilePath = Field("", description="as of slipway-gateway")
     since: Annotated[str, AfterValidator(_written_time), Flag("TIME")] = Field(
         "", description="time of the first rows, as 2026-11-25T04:00:00Z"

@@ -31,6 +31,7 @@ from slipway_process.sealing import Keyring, UnreadableSeal
 from ..ledger.json_rows import ROWS, insert_for
 from ..ledger.retained_rows import SLICE_ROWS, SLICES, TIME, RetainedRows
 from ..ledger.tables import SQLITE_BYTES
+from ..telemetry.access_log import MAX_ID, clean
 from .rows import LoggedGeneration
 
 ROW_BYTES = 1024  # that a row counts as, besides its contents
@@ -188,7 +189,9 @@ class GenerationTable(RetainedRows):
         count = 0
         which: list[Any] = [generations.c.tenant == tenant]
         if request_id:
-            which.append(or_(generations.c.id == request_id, generations.c.request_id == request_id))
+            # As rows have it: without what a client may write and no row has.
+            written = clean(request_id, MAX_ID)
+            which.append(or_(generations.c.id == request_id, generations.c.request_id == written))
         while True:
             some = select(generations.c.id).where(*which).limit(SLICE_ROWS)
             with self.engine.begin() as connection:

@@ -98,6 +98,20 @@ def test_rows_are_erased(flags: list[str], tmp_path: Path, capsys: pytest.Captur
     assert left["tenant"] == "other"
 
 
+def test_an_empty_variable_of_a_shell_is_not_all_rows(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = flags[0].partition("=")[2]
+    for program, *empty in (
+        (erase, "--tenant=acme", "--request-id="), (erase, "--tenant="), (export, "--tenant="),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit):
+            run(program, [flags[0], *empty], capsys)
+        out, err = capsys.readouterr()
+        assert "is empty: leave it out for all of them" in err and not out
+    assert len(rows(url, keyring(tmp_path, "k2"))) == 5
+
+
 @pytest.mark.integration
 def test_the_programs_take_what_the_gateways_environment_has(flags: list[str], tmp_path: Path) -> None:
     environment = os.environ | {

@@ -21,6 +21,7 @@ from slipway_gateway.generations.table import (
     usage,
 )
 from slipway_gateway.ledger.tables import SQLITE_BYTES, open_engine
+from slipway_gateway.telemetry.access_log import MAX_ID, clean
 from slipway_process.database_urls import parse_url
 from slipway_process.sealing import OVERHEAD_BYTES, Keyring
 from tests.support.postgres import postgres
@@ -151,6 +152,15 @@ def test_rows_are_deleted_by_the_id_of_a_request_and_for_a_tenant(url: str, tmp_
     assert {row["request_id"] for row in rows(url, keys)} == {*(f"request-{n}" for n in range(10) if n != 4), "twice"}
     assert table.erase("b") == 6 and table.erase("b") == 0
     assert {row["tenant"] for row in rows(url, keys)} == {"a"} and list(held(table)) == ["a"]
+    table.close()
+
+
+@pytest.mark.parametrize("client_id", ["é" * 9, "x" * 200, "a\tb", "slw_abc123_secret"])
+def test_rows_are_erased_by_the_id_that_the_client_wrote(client_id: str, tmp_path: Path) -> None:
+    """Rows have it shortened, in ASCII and without secrets."""
+    table = GenerationTable(f"sqlite:///{tmp_path}/log.db", keyring(tmp_path, "k1"), ROOMY)
+    table.write([line(1, request_id=clean(client_id, MAX_ID)), line(2)])
+    assert table.erase("acme", client_id) == 1 and table.erase("acme") == 1
     table.close()
 
 

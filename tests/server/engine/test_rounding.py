@@ -97,7 +97,7 @@ def test_an_engine_reports_it_and_refuses_beyond_the_bound() -> None:
 def test_a_tokenizer_of_another_model_ends_the_load_with_one_sentence() -> None:
     decoder = decoder_of("int4")
     strangers = tuple(decoder.vocab_size + token for token in TOKENS)
-    with pytest.raises(LoadError, match=r"its tokenizer and its weights do not fit: of 3.. tokens of a text, 0 are"):
+    with pytest.raises(LoadError, match=r"its tokenizer and its weights do not fit: of [0-9]+ tokens"):
         checked_accuracy(decoder, start(accuracy_tokens=strangers), 2, 512)
 
 

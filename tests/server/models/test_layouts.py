@@ -255,14 +255,14 @@ def test_blocks_wider_than_a_row_take_no_more_memory(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     largest = 0
 
-    class Sizes(TorchDispatchMode):
+    class Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal largest
             made = func(*args, **(kwargs or {}))
             largest = max(largest, made.numel() if isinstance(made, torch.Tensor) else 0)
             return made
 
-    with Sizes():
+    with Sizes():  # type: ignore[no-untyped-call]
         weight = take(tmp_path, config | {"weight_block_size": [1, 1 << 20]})
     assert largest <= OUTPUTS * INPUTS
     exact = tensors["layer.weight"].float() * tensors["layer.weight_scale_inv"]
