@@ -249,7 +249,7 @@ async def test_numbers_that_break_a_decision_hinder_no_other_deployment(caplog: 
 
 
 def test_a_pod_that_is_unready_for_a_moment_did_not_start_for_hours() -> None:
-    for world, runner, _ in runners(acts=True):
+    for _, runner, _ in runners(acts=True):
         key, created = ("default", "chat"), datetime.fromtimestamp(START, UTC)
         state = runner._states[key]
         before = len(state.models["a"].starts_s)
