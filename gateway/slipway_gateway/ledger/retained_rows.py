@@ -20,7 +20,8 @@ from ..telemetry.rotated_file import UnwrittenLines
 from .json_rows import ROWS, insert_new
 from .tables import open_engine
 
-_LOOK_EACH_S, SLICE_ROWS, SLICES = 60.0, 2000, 50
+# A row may hold a mebibyte: a slice is one transaction, which has to end within the time of a statement.
+_LOOK_EACH_S, SLICE_ROWS, SLICES = 60.0, 200, 500
 # SQLite has no type for times.
 TIME = DateTime(timezone=True).with_variant(String(32), "sqlite")
 

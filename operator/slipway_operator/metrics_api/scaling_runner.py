@@ -39,7 +39,7 @@ class ScalingRunner(Component):
     ) -> None:
         self._sampler, self._wake, self._now = sampler, wake, now
         self._states: dict[ObjectKey, ScalingState] = {}
-        self._starting: dict[ObjectKey, set[PodId]] = {}  # pods that were seen before they were ready first
+        self._starting: dict[ObjectKey, set[PodId]] = {}  # pods that were seen and were never ready
         self._started: dict[ObjectKey, set[PodId]] = {}  # pods that were ready once
         self._woken: dict[ObjectKey, float] = {}
 

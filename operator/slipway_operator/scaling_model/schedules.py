@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 LONGEST_CRON = 128  # characters
+# Schedules whose times are remembered: the search for a rare one takes milliseconds, and each is needed every 10 s.
+MOST_REMEMBERED = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,11 @@ class Schedule:
     max_replicas: int | None = None
 
 
+# By schedule: from when on, and the first beginning after that; None: there is none.
+_begins: dict[Schedule, tuple[datetime, datetime | None]] = {}
+
+
+@lru_cache(MOST_REMEMBERED)
 def problem(schedule: Schedule) -> str:
     """Why a schedule cannot be followed, beginning with the field; empty where it can."""
     try:
@@ -51,8 +59,19 @@ def bounds(schedules: tuple[Schedule, ...], now: datetime) -> tuple[int, int | N
 
 def _is_active(schedule: Schedule, now: datetime) -> bool:
     """Whether its last beginning is less than its duration ago."""
-    zone = ZoneInfo(schedule.time_zone)
     # The first beginning that has not ended. Times are subtracted in UTC, as a day with a change of the clock is no
     # 24 hours long.
-    begins = next(CronSim(schedule.cron, (now.astimezone(UTC) - schedule.duration).astimezone(zone)), None)
+    begins = _first_after(schedule, now.astimezone(UTC) - schedule.duration)
     return begins is not None and begins <= now
+
+
+def _first_after(schedule: Schedule, since: datetime) -> datetime | None:
+    """The first beginning after a time. The one that was computed last counts until it is over."""
+    remembered = _begins.get(schedule)
+    if remembered and remembered[0] <= since and (remembered[1] is None or since < remembered[1]):
+        return remembered[1]
+    begins = next(CronSim(schedule.cron, since.astimezone(ZoneInfo(schedule.time_zone))), None)
+    if len(_begins) >= MOST_REMEMBERED:
+        _begins.clear()
+    _begins[schedule] = since, begins
+    return begins

@@ -3,7 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cronsim import CronSim
 
+from slipway_operator.scaling_model import schedules
 from slipway_operator.scaling_model.schedules import Schedule, active, bounds, problem
 
 MORNING = Schedule("morning", "0 8 * * 1-5", "Europe/Berlin", timedelta(hours=10), 4, 12)
@@ -56,3 +58,21 @@ def test_a_time_that_a_change_of_the_clock_skips() -> None:
 def test_what_cannot_be_followed_names_its_field(cron: str, zone: str, field: str) -> None:
     assert problem(Schedule("x", cron, zone, timedelta(hours=1))).startswith(field)
     assert problem(MORNING) == ""
+
+
+def test_a_rare_time_is_not_searched_for_at_each_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search takes milliseconds: those of one tenant's schedules, every 10 s, would hold up all others."""
+    searches: list[str] = []
+
+    def counted(cron: str, since: datetime) -> CronSim:
+        searches.append(cron)
+        return CronSim(cron, since)
+
+    monkeypatch.setattr(schedules, "CronSim", counted)
+    rare = Schedule("rare", "0 0 * 2 1#5", "America/New_York", timedelta(days=1), 3)
+    moments = [at("2026-01-05T00:00:00") + timedelta(seconds=10 * number) for number in range(100)]
+    assert {bounds((rare,), moment) for moment in moments} == {(0, None)}
+    for _ in range(5):
+        assert problem(rare) == ""
+    assert len(searches) == 2
+    assert bounds((rare,), at("2044-02-29T12:00:00")) == (3, None) and bounds((rare,), moments[0]) == (0, None)
