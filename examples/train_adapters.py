@@ -104,6 +104,7 @@ def write(folder: Path, base: str, adapted: dict[str, Adapted]) -> None:
         tensors[f"base_model.model.{name}.lora_A.weight"] = module.a.detach().to(torch.bfloat16).contiguous()
         tensors[f"base_model.model.{name}.lora_B.weight"] = module.b.detach().to(torch.bfloat16).contiguous()
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    (folder / "adapter_model.safetensors").chmod(0o644)  # pods read it as another user
 
 
 def main() -> None:

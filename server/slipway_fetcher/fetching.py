@@ -7,6 +7,7 @@ them for other pods.
 
 import json
 import logging
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -186,6 +187,8 @@ def _copied(path: Path, dest: Path, max_bytes: int, formats: Formats) -> Path:
     """A copy of the files that are required: an engine loads adapters from below one folder alone."""
     formats.require_weights(folder.names_in(path), str(path))
     files = [path / name for name in sorted(formats.required)]
+    if hidden := [str(file) for file in files if not os.access(file, os.R_OK)]:
+        raise UnusableError(f"{hidden[0]} cannot be read: it belongs to another user. Make it readable for all.")
     size_bytes = sum(file.stat().st_size for file in files)
     folder.check_size(size_bytes, max_bytes, str(path))
     partial, target = dest / "model.partial", dest / "model"

@@ -106,7 +106,7 @@ def _trouble(view: BaseView, base: str, snapshot: Snapshot) -> PodTrouble | None
         return PodTrouble(base, DEPLOYMENT_NOT_READY, view.problem or f"no pod of the ModelDeployment {base} is ready")
     for pod in view.serving:
         found = _state(pod, snapshot)
-        if found and found.state == FAILED:
+        if found and (found.state == FAILED or found.reason):  # the latter one tries again
             return PodTrouble(pod.name, ADAPTER_NOT_LOADED, found.reason or "it gives no reason")
     return PodTrouble(base, DEPLOYMENT_NOT_READY, view.problem) if view.problem else None
 

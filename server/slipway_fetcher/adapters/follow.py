@@ -30,8 +30,9 @@ log = logging.getLogger("slipway.adapter_loader")
 POLL_S = 1.0
 PARALLEL = 2  # downloads at a time
 FETCHES, LOADS = Backoff(4.0, 300.0), Backoff(1.0, 60.0)  # between two attempts for one entry
-# An adapter that cannot be fetched holds the pod's other work for at most this long.
-HOLD_S = 600.0
+# An adapter that cannot be brought holds the pod's other work for so many attempts, and at most this long: pods must
+# start while the source of one adapter is away.
+HOLD_ATTEMPTS, HOLD_S = 3, 600.0
 PIN = "pin.json"
 _State = Literal["waiting", "fetching", "loading", "loaded", "failed"]
 _NO_ROOM = "There is no room left for files: all adapters together may have {} bytes."
@@ -95,7 +96,9 @@ class _Held:
 
     @property
     def is_settled(self) -> bool:
-        return self.state.state in ("loaded", "failed") or time.monotonic() - self.since_s > HOLD_S
+        """Whether the pod may be ready with the entry as it is."""
+        ended = self.state.state in ("loaded", "failed") or self.failures >= HOLD_ATTEMPTS
+        return ended or time.monotonic() - self.since_s > HOLD_S
 
 
 class AdapterLoader:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from slipway_fetcher import marker
+from slipway_fetcher.adapters import follow
 from slipway_fetcher.adapters.engine import EngineAdapter, EngineApi, EngineBusyError
 from slipway_fetcher.adapters.file import folder_of, read_file
-from slipway_fetcher.adapters.follow import AdapterLoader, LoaderRules
+from slipway_fetcher.adapters.follow import HOLD_ATTEMPTS, AdapterLoader, LoaderRules
+from slipway_process.backoff import Backoff
 from tests.fetcher.adapters.running import entry, write_file
 
 DIGEST = "sha256:" + "0a" * 32
@@ -70,3 +72,30 @@ def test_an_endpoint_that_an_adapter_names_gets_no_credentials_that_others_could
 
     asyncio.run(fetch())
     assert (tmp_path / "seen").read_text() == seen
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(1, HOLD_ATTEMPTS), (65, 1)])
+def test_a_pod_starts_while_the_source_of_one_adapter_is_away(
+    code: int, attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """65: no attempt would succeed, so one is enough."""
+    monkeypatch.setattr(follow, "FETCHES", Backoff(0.001, 0.001))
+    file, dest = tmp_path / "adapters.json", tmp_path / "adapters"
+    write_file(file, entry("support", "r1", "hf://org/a"))
+    engine = BusyEngine("http://127.0.0.1:1", "slipway")
+    engine.listed = {}
+    loader = AdapterLoader(LoaderRules(file, dest, 1 << 20, 30.0), engine, (sys.executable, "-c", f"exit({code})"))
+
+    async def fetched(times: int) -> None:
+        while loader.counts.fetches["failed"] < times:
+            await loader.look()
+            await asyncio.gather(*(held.running for held in loader._held.values() if held.running))
+
+    async def attempted() -> None:
+        for times in range(1, attempts + 1):
+            await fetched(times)
+            assert not loader.ready, "the look before this attempt ended did not know"
+        await loader.look()
+
+    asyncio.run(attempted())
+    assert loader.ready

@@ -89,7 +89,12 @@ def test_what_holds_an_adapter(now, reason) -> None:
     assert (hold.reason if hold else None) == reason
 
 
-@pytest.mark.parametrize(("state", "reason"), [(FAILED, "AdapterNotLoaded"), (None, None), (LOADING, None)])
+AWAY = LoadedState("waiting", reason="the source is away")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [(FAILED, "AdapterNotLoaded"), (AWAY, "AdapterNotLoaded"), (None, None), (LOADING, None)]
+)
 def test_the_reason_of_a_pod_is_a_trouble_of_the_revision(state, reason) -> None:
     [*troubles] = seen(view(LOADED, state)).workloads["aaaaaaaaaa"].troubles
     assert [item.reason for item in troubles] == ([reason] if reason else [])
