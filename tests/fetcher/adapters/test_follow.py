@@ -82,6 +82,7 @@ def test_a_pod_starts_while_the_source_of_one_adapter_is_away(
     monkeypatch.setattr(follow, "FETCHES", Backoff(0.001, 0.001))
     file, dest = tmp_path / "adapters.json", tmp_path / "adapters"
     write_file(file, entry("support", "r1", "hf://org/a"))
+    dest.mkdir()
     engine = BusyEngine("http://127.0.0.1:1", "slipway")
     engine.listed = {}
     loader = AdapterLoader(LoaderRules(file, dest, 1 << 20, 30.0), engine, (sys.executable, "-c", f"exit({code})"))
