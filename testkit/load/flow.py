@@ -34,6 +34,7 @@ class Shape:
     marker: str = ""  # at the end of prompts
     marked: float = 1.0  # those that have it
     usage: bool = False  # streams name theirs too
+    paused: bool = True  # responses end where a sentence pauses
 
     def body(self, model: str, number: int) -> Json:
         """The request of this number: the same at each call."""
@@ -44,13 +45,13 @@ class Shape:
             "model": model,
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
-            "stop": STOP,
         }
+        stop: Json = {"stop": STOP} if self.paused else {}
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         # By turns within each prompt: else some prompts would always stream and others never.
         stream = _nth(number // len(PROMPTS), self.streamed)
         options = {"stream_options": {"include_usage": True}} if stream and self.usage else {}
-        return fields | limit | {"stream": stream} | options
+        return fields | stop | limit | {"stream": stream} | options
 
 
 def _nth(number: int, part: float) -> bool:
