@@ -13,7 +13,7 @@ from testkit.until import until
 ADAPTERS: Json = {"maxLoaded": 4, "maxRank": 8, "memory": "64Mi"}
 PAUSED = canary({"setWeight": 50}, {"pause": {}})
 JUDGED = canary({"setWeight": 50}, {"analysis": {"templates": [{"templateName": "llm-default"}], "maxDuration": "5m"}})
-LOAD = Shape(rate=4, max_tokens=320, paused=False)  # long enough that gateways see a repetition
+LOAD = Shape(rate=1, max_tokens=300, paused=False)  # long enough that gateways see a repetition
 VERDICT_S = 300
 
 

@@ -5,7 +5,7 @@ Besides this module and the settings, only the engine's own `environment` reads 
 
 import contextlib
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
 CUDA_STUBS = "SLIPWAY_CUDA_STUBS"  # auto or off
@@ -37,6 +37,11 @@ def for_isolated(threads: int, root: Path) -> dict[str, str]:
     # torch makes a folder for a cache that it does not use here; a folder that exists needs no right to write.
     fixed["TORCHINDUCTOR_CACHE_DIR"] = "/"
     return kept | pools | fixed | {"PYTHONPATH": python_path(root)}
+
+
+def without(names: Collection[str]) -> dict[str, str]:
+    """The environment of a child process that gets all of this one's variables but these."""
+    return {name: value for name, value in os.environ.items() if name not in names}
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from slipway_process import environment
+
 # slipway-fetcher, whose last words go to the file of its first argument.
 _RUN = """
 import os, sys
@@ -25,7 +27,7 @@ async def run(
     `report`: the file that gets its last words: what it fetched, or why it failed. `without`: variables that it does
     not get.
     """
-    variables = {name: value for name, value in os.environ.items() if name not in without}
+    variables = environment.without(without)
     process = await asyncio.create_subprocess_exec(
         *command, str(report), *arguments, stdin=asyncio.subprocess.DEVNULL, env=variables
     )

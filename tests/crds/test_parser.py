@@ -9,6 +9,7 @@ import yaml
 from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.experiment import Experiment
+from slipway_operator.api.v1alpha1.model_adapter import ModelAdapter
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.model_route import ModelRoute
 from slipway_operator.model.deployment.spec import Invalid, Spec, parse
@@ -21,6 +22,7 @@ KINDS = {
     "AnalysisTemplate": AnalysisTemplate,
     "ModelRoute": ModelRoute,
     "Experiment": Experiment,
+    "ModelAdapter": ModelAdapter,
 }
 # A revision may have been recorded by a release with more of them, and gateways read tables of other releases.
 OPEN = (

@@ -212,7 +212,7 @@ def picked(one: LoadBalancer) -> str:
 
 def gauge(one: LoadBalancer, kind: str) -> float | None:
     labels = {"route": "default/chat", "kind": kind}
-    return one._metrics.registry.get_sample_value("slipway_gateway_failsafe", labels)
+    return one.metrics.registry.get_sample_value("slipway_gateway_failsafe", labels)
 
 
 HERE = (("c", 99, ["http://c"]), ("s", 1, ["http://s"]))

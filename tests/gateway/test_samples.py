@@ -568,7 +568,7 @@ async def test_hanging_request_counts_when_the_operator_polls(clock: Clock) -> N
         sum(requests(balancer).values()) == 2
         and not balancer.first_attempts.samples.epoch(balancer.published.find("chat"))._open
     )  # type: ignore[arg-type]
-    page = balancer._metrics.render().decode()
+    page = balancer.metrics.render().decode()
     assert f'slipway_gateway_bad_answers_total{{kind="hung",model="chat",revision="{endpoint.revision}"}} 2.0' in page
 
 
@@ -576,7 +576,7 @@ async def test_requests_not_assigned_by_weight_are_not_counted(clock: Clock) -> 
     balancer = balancer_of(clock)
     ask(balancer, "k", is_sample=False).fail(0.0)
     assert route_reports(balancer)["default/chat"]["samples"] == []
-    assert 'kind="errors"' in balancer._metrics.render().decode()
+    assert 'kind="errors"' in balancer.metrics.render().decode()
 
 
 async def test_failover_counts_for_no_revision(clock: Clock) -> None:

@@ -42,7 +42,7 @@ _NAMESPACE = "file"  # of all routes
 class FileBackend:
     """One revision and the URLs of its endpoints; of an adapter its pods report it."""
 
-    endpoints: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] | None = None
     revision: str = "file"
     version: str = ""
     weight: int = 100
@@ -90,12 +90,12 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
     routes, endpoints = [], []
     for model, entry in file.models.items():
         route = _route(model, entry, generation)
-        urls = [url for backend in entry.backends for url in backend.endpoints]
+        urls = [url for backend in entry.backends for url in backend.endpoints or ()]
         if problem := refusal(route) or _unusable(urls) or _missing(entry) or _baseless(entry, file.models):
             return Problem(f"model {model}: {problem}")
         routes.append(route)
         endpoints += [
-            RevisionEndpoints(route.name, b.revision, tuple(url.rstrip("/") for url in b.endpoints))
+            RevisionEndpoints(route.name, b.revision, tuple(url.rstrip("/") for url in b.endpoints or ()))
             for b in entry.backends
         ]
     public = [PublicRoute(f"{_NAMESPACE}/{name}", spec) for name, spec in file.model_routes.items()]
@@ -173,8 +173,8 @@ def _baseless(entry: FileModel, models: Mapping[str, FileModel]) -> str:
     base = models.get(entry.base)
     if entry.base and (base is None or base.base):
         return f"its base {entry.base!r} is no model of the file with pods of its own"
-    listed = [backend for backend in entry.backends if backend.endpoints]
-    if entry.base and listed:
+    listed = [backend for backend in entry.backends if backend.endpoints is not None]
+    if entry.base and any(backend.endpoints for backend in listed):
         return "its pods are those of its base: leave out endpoints"
     return "" if entry.base or len(listed) == len(entry.backends) else "a backend has no endpoints"
 

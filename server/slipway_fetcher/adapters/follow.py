@@ -290,7 +290,7 @@ class AdapterLoader:
             for held in self._held.values():  # one that was refused may have room now
                 if held.refused:
                     held.failed = held.refused = False
-        except (EngineBusyError, EngineRefusedError) as error:
+        except (EngineBusyError, EngineDownError, EngineRefusedError) as error:
             log.warning("an adapter cannot be unloaded: %s", error, extra={"adapter": name})
             await asyncio.sleep(LOADS.initial_s)
         finally:

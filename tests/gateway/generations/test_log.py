@@ -86,7 +86,7 @@ async def test_a_stream_is_logged_as_its_client_got_it(tmp_path: Path) -> None:
 
 
 async def test_of_a_stream_that_a_guard_ends_the_row_has_what_was_shown(tmp_path: Path) -> None:
-    async with logging(tmp_path, streaming(["ok "] * 40 + ["VETO"] + ["never"] * 20)) as gate:
+    async with logging(tmp_path, streaming(["ok "] * 200 + ["VETO"] + ["never"] * 20)) as gate:
         _, received = await post(gate, chat("hi", stream=True))
     [row] = logged(tmp_path)
     assert row["output"] == received and text_of(received).count("ok") >= 20

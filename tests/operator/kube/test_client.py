@@ -125,15 +125,16 @@ async def test_how_writes_look_on_the_wire(api):
     await api.client.delete(SERVICES, "x", "a", "u1")
     seen = [(method, path, headers["Content-Type"]) for method, path, headers, _ in api.requests]
     root = "/apis/apps/v1/namespaces/x/replicasets/a?fieldManager=slipway-operator"
+    until = "&timeout=10s"  # the API server ends a write, too, before the fence of a lease does
     assert seen == [
-        ("PATCH", f"{root}&force=true", "application/apply-patch+yaml"),
-        ("PATCH", root, "application/merge-patch+json"),
+        ("PATCH", f"{root}&force=true{until}", "application/apply-patch+yaml"),
+        ("PATCH", f"{root}{until}", "application/merge-patch+json"),
         (
             "PUT",
-            "/apis/slipway.dev/v1alpha1/namespaces/x/modeldeployments/a/status?fieldManager=slipway-operator",
+            f"/apis/slipway.dev/v1alpha1/namespaces/x/modeldeployments/a/status?fieldManager=slipway-operator{until}",
             "application/json",
         ),
-        ("DELETE", "/api/v1/namespaces/x/services/a", "application/json"),
+        ("DELETE", "/api/v1/namespaces/x/services/a?timeout=10s", "application/json"),
     ]
     assert '"preconditions": {"uid": "u1"}' in api.requests[3][3]
 
