@@ -12,7 +12,7 @@ from testkit.until import until
 from tests.chart.rendered import NAMESPACE, Object, find, objects, of_kind
 from tests.chart.test_internal_tls import ON, container
 from tests.support.cert_manager import crds
-from tests.support.settings import parsed
+from tests.support.settings import POD, parsed
 
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(2)]
 
@@ -84,7 +84,7 @@ def test_cert_managers_own_schema_accepts_the_certificate(api: Api, namespace: s
 def test_the_operator_gets_the_issuer() -> None:
     values = {"tls": {"internal": {"enabled": True, "issuerRef": {"name": "pca", "kind": "X", "group": "pca.example"}}}}
     args = container(objects(values=values), "slipway-operator")["args"]
-    assert parsed(operator_settings.parse, args).settings.internal_issuer == IssuerRef("pca", "X", "pca.example")
+    assert parsed(operator_settings.parse, args, POD).settings.internal_issuer == IssuerRef("pca", "X", "pca.example")
 
 
 def test_rights_come_with_the_issuer_and_name_what_can_be_named() -> None:

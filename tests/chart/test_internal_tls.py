@@ -7,7 +7,7 @@ from slipway_operator import settings as operator_settings
 from slipway_operator.kube.reading.gateways import PORT_NAME, TLS_PORT_NAME
 from slipway_operator.manifests.pods.certificate import NAME
 from tests.chart.rendered import Object, find, objects, of_kind
-from tests.support.settings import parsed
+from tests.support.settings import POD, parsed
 
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(2)]
 
@@ -41,7 +41,7 @@ def test_off_there_is_nothing_of_it(values: Object) -> None:
 
 def test_gateways_mount_what_the_operator_writes() -> None:
     rendered = objects(values=ON, release="dock")
-    operator = parsed(operator_settings.parse, container(rendered, "dock-slipway-operator")["args"]).settings
+    operator = parsed(operator_settings.parse, container(rendered, "dock-slipway-operator")["args"], POD).settings
     gateway = parsed(GatewaySettings.parse, container(rendered, "dock-slipway-gateway")["args"])
     pod = find(rendered, "Deployment", "dock-slipway-gateway")["spec"]["template"]["spec"]
     [volume] = [one for one in pod["volumes"] if one["name"] == "internal-tls"]
@@ -54,7 +54,7 @@ def test_gateways_mount_what_the_operator_writes() -> None:
 
 def test_pods_get_it_by_a_switch_of_their_own() -> None:
     args = container(objects(values=NEW), "slipway-operator")["args"]
-    assert parsed(operator_settings.parse, args).settings.tls_new_revisions is True
+    assert parsed(operator_settings.parse, args, POD).settings.tls_new_revisions is True
 
 
 def test_the_operator_finds_the_port_by_its_name() -> None:

@@ -24,7 +24,7 @@ from slipway_operator.model.inputs.pod_inputs import NODE_CACHE_CLAIM, Engine, M
 from testkit import ROOT
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind, refusal
 from tests.support.api_server import CRD_FILES
-from tests.support.settings import parsed
+from tests.support.settings import POD, parsed
 from tests.support.tools import helm
 
 pytestmark = pytest.mark.integration
@@ -785,7 +785,7 @@ def test_volumes_of_the_user_come_beside_ours() -> None:
 
 def test_pull_secrets_of_model_pods_reach_the_operator() -> None:
     args = _container(find(objects("exposed"), "Deployment", "slipway-operator"))["args"]
-    assert operator_settings.OperatorSettings.parse(args).image_pull_secrets == ("registry",)
+    assert parsed(operator_settings.OperatorSettings.parse, args, POD).image_pull_secrets == ("registry",)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from slipway_gateway.settings import GatewaySettings
 from slipway_operator.settings import OperatorSettings, parse
 from tests.chart.rendered import NAMESPACE, find, objects
 from tests.contract.documented import ports
-from tests.support.settings import parsed
+from tests.support.settings import POD, parsed
 
 pytestmark = pytest.mark.integration
 
@@ -20,7 +20,7 @@ def _container(scenario: str, component: str, **values: object) -> dict:
 
 
 def _operator(arguments: list[str], environment: dict[str, str] | None = None) -> OperatorSettings:
-    command = parsed(parse, arguments, environment)
+    command = parsed(parse, arguments, POD | (environment or {}))
     assert command.name == "run"
     return command.settings
 

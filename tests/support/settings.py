@@ -7,6 +7,8 @@ from unittest import mock
 
 T = TypeVar("T")
 
+POD = {"POD_ID": "slipway-operator-0"}  # the name of an operator's pod, from the downward API
+
 
 def parsed(
     parse: Callable[[Sequence[str]], T], arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
