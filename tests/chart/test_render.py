@@ -170,6 +170,9 @@ def test_disruption_budget_never_blocks_a_drain(replicas: int, budgets: int) -> 
     assert all(item["spec"]["maxUnavailable"] == 1 for item in found)
 
 
+LEADER = {"slipway.dev/leader": "true"}  # the operator that holds the lease gives it to its pod
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_selectors_hit_exactly_their_pods(name: str) -> None:
     rendered = objects(name)
@@ -177,6 +180,7 @@ def test_selectors_hit_exactly_their_pods(name: str) -> None:
         item["metadata"]["name"]: item["spec"]["template"]["metadata"]["labels"]
         for item in of_kind(rendered, "Deployment")
     }
+    pods["slipway-operator"] = pods["slipway-operator"] | LEADER
     for service in of_kind(rendered, "Service"):
         hits = [pod for pod, labels in pods.items() if service["spec"]["selector"].items() <= labels.items()]
         assert len(hits) == 1, service["metadata"]["name"]
@@ -345,7 +349,7 @@ def test_policies_stand_by_default_and_around_model_pods_too() -> None:
         assert bool(of_kind(rendered, "NetworkPolicy")) is ("modelPods" in off)
     pods = [item["spec"]["template"]["metadata"]["labels"] for item in of_kind(objects(), "Deployment")]
     settings = parsed(
-        operator_settings.parse, _container(find(objects("ha"), "Deployment", "slipway-operator"))["args"]
+        operator_settings.parse, _container(find(objects("ha"), "Deployment", "slipway-operator"))["args"], POD
     ).settings
     assert settings.network_policy
     peers = network_policy(Owner("chat", "default", "u"), settings.network_policy)["spec"]["ingress"][0]["from"]
@@ -526,7 +530,7 @@ def test_prices_and_pods_to_scrape_reach_the_operator() -> None:
     def arguments(*scenario: str) -> list[str]:
         return _container(find(objects(*scenario), "Deployment", "slipway-operator"))["args"]
 
-    settings = parsed(operator_settings.parse, arguments("ha")).settings
+    settings = parsed(operator_settings.parse, arguments("ha"), POD).settings
     devices = {"nvidia.com/gpu": 2.5, "nvidia.com/mig-1g.10gb": 0.4}
     assert dict(settings.prices) == {**devices, "cpu": 0.03, "memory": 0.004}
     assert settings.engine_metrics_pods == 200
