@@ -1062,7 +1062,7 @@ SCHEMA_CASES = (
     Case(
         "model.quantization",
         "spec.model.quantization",
-        bad=(_model(quantization="int4"),),
+        bad=(_model(quantization="int2"),),
         good=(_model(quantization="int8"), _model(quantization="int4"), _model(quantization="none")),
     ),
     Case(

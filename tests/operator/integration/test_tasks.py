@@ -13,6 +13,7 @@ import pytest
 from devcluster.ports import reserve_port
 from slipway_operator import __main__ as program
 from slipway_operator import watch
+from slipway_operator.adapters.runner import AdapterRunner
 from slipway_operator.audit.runner import AuditRunner
 from slipway_operator.experiments.runner import ExperimentRunner
 from slipway_operator.kube.client import Client
@@ -25,6 +26,7 @@ from slipway_operator.kube.secrets.keys import Keys
 from slipway_operator.kube.secrets.pepper import Pepper
 from slipway_operator.kube.writing.names import Names
 from slipway_operator.metrics_api.sampler import MetricsSampler
+from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.model_routes.runner import ModelRouteRunner
 from slipway_operator.pools.runner import PoolRunner
@@ -64,7 +66,10 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "experiments": (ExperimentRunner, "look"),
     "sampler": (MetricsSampler, "sample"),
     "metrics-api": (MetricsApi, "_look"),
+    "adapters": (AdapterRunner, "look"),
+    "scaling": (ScalingRunner, "look"),
 }
+NOT_HERE = {"calls-of-gateway", "hand-over"}  # one for each gateway; and one that waits for SIGTERM, and ends
 
 
 @contextlib.asynccontextmanager
@@ -113,7 +118,7 @@ async def test_each_task_that_ends_is_at_work_again_and_reconciles_go_on(
     """All of them at once: a start takes seconds."""
     calls = {name: fail(monkeypatch, *LOOPS[name]) for name in LOOPS if name != "sampler"}
     async with process(api_server, namespace, tmp_path, monkeypatch) as (tasks, running, port):
-        assert set(tasks.tasks) - {"calls-of-gateway"} == set(LOOPS)
+        assert set(tasks.tasks) - NOT_HERE == set(LOOPS)
         for name, seen in calls.items():
             await until_async(lambda seen=seen: "worked" in seen, name, 60)  # type: ignore[misc]
         assert set(tasks.restarts) == set(calls) == reasons(caplog)
