@@ -13,7 +13,8 @@ from testkit.until import until
 ADAPTERS: Json = {"maxLoaded": 4, "maxRank": 8, "memory": "64Mi"}
 PAUSED = canary({"setWeight": 50}, {"pause": {}})
 JUDGED = canary({"setWeight": 50}, {"analysis": {"templates": [{"templateName": "llm-default"}], "maxDuration": "5m"}})
-LOAD = Shape(rate=1, max_tokens=300, paused=False)  # long enough that gateways see a repetition
+LOAD = Shape(rate=8)
+LONG = Shape(rate=1, max_tokens=300, paused=False)  # long enough that gateways see a repetition
 VERDICT_S = 300
 
 
@@ -63,12 +64,12 @@ def _status(seen: Json) -> str:
 
 
 @pytest.fixture
-def running(slipway: Installation) -> Iterator[Callable[[str], Flow]]:
+def running(slipway: Installation) -> Iterator[Callable[[str, Shape], Flow]]:
     """Starts requests for a model; stopped with the test at the latest."""
     flows: list[Flow] = []
 
-    def start(model: str) -> Flow:
-        flows.append(Flow(slipway.url, model, LOAD).start())
+    def start(model: str, shape: Shape) -> Flow:
+        flows.append(Flow(slipway.url, model, shape).start())
         return flows[-1]
 
     yield start
@@ -78,7 +79,7 @@ def running(slipway: Installation) -> Iterator[Callable[[str], Flow]]:
 
 @pytest.mark.timeout(4 * START_S + VERDICT_S, func_only=True)
 def test_a_good_version_is_promoted_and_a_bad_one_rejected_on_the_pods_that_are_there(
-    deploy: Callable[..., Deployment], running: Callable[[str], Flow]
+    deploy: Callable[..., Deployment], running: Callable[[str, Shape], Flow]
 ) -> None:
     chat = deploy("v1", replicas=2, adapters=ADAPTERS)
     base = chat.until_stable("v1")
@@ -86,7 +87,7 @@ def test_a_good_version_is_promoted_and_a_bad_one_rejected_on_the_pods_that_are_
     tuned = Adapter(chat)
     tuned.release("better", "v1", PAUSED)
     first = tuned.until_stable("v1")
-    flows = [running(tuned.model), running(chat.model)]
+    flows = [running(tuned.model, LOAD), running(chat.model, LOAD)]
     flows[0].wait_for(lambda ended: len(ended) >= 20, 60, "responses of the adapter")
 
     tuned.release("better", "v2", PAUSED)
@@ -103,16 +104,29 @@ def test_a_good_version_is_promoted_and_a_bad_one_rejected_on_the_pods_that_are_
     )
     assert weights_of(absent) == {"v2": 100} and "no-such-folder" in absent["message"]
 
-    tuned.release("repeats", "v4", JUDGED)
-    rejected = tuned.until("what repeats itself is rejected", lambda status: state_of(status) == "Aborted", VERDICT_S)
-    assert rejected["rollout"]["abort"]["reason"] == "AnalysisFailed" and weights_of(rejected) == {"v2": 100}
-
     adapted, plain = (flow.stop() for flow in flows)
     assert not [ended for ended in adapted + plain if ended.trouble]
-    revisions = {first["stableRevision"], second["stableRevision"], rejected["rollout"]["revision"]}
+    revisions = {first["stableRevision"], second["stableRevision"]}
     assert {ended.revision for ended in adapted} == revisions
     assert {ended.revision for ended in plain} == {base["stableRevision"]}
     assert restarts(chat) == pods, "no pod came, went or restarted"
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(2 * START_S + VERDICT_S, func_only=True)
+def test_the_judge_rejects_an_adapter_that_repeats_itself(
+    deploy: Callable[..., Deployment], running: Callable[[str, Shape], Flow]
+) -> None:
+    chat = deploy("v1", replicas=1, adapters=ADAPTERS)
+    chat.until_stable("v1")
+    pods, tuned = restarts(chat), Adapter(chat)
+    tuned.release("better", "v1", JUDGED)
+    tuned.until_stable("v1")
+    flow = running(tuned.model, LONG)
+    tuned.release("repeats", "v2", JUDGED)
+    rejected = tuned.until("what repeats itself is rejected", lambda status: state_of(status) == "Aborted", VERDICT_S)
+    assert rejected["rollout"]["abort"]["reason"] == "AnalysisFailed" and weights_of(rejected) == {"v1": 100}
+    assert not [ended for ended in flow.stop() if ended.trouble] and restarts(chat) == pods
 
 
 def answered(responses: list[Ended], revision: str) -> bool:
