@@ -54,9 +54,9 @@ class FakeApi:
             return web.json_response({"message": "who are you"}, status=401)
         if "configmaps" in request.path:
             return await self._serve_names(request)
-        if "modelroutes" in request.path or "experiments" in request.path:
-            return web.json_response({"message": "no such resource"}, status=404)  # a cluster without their CRDs
         ours = "modeldeployments" in request.path
+        if not ours and not request.path.endswith("/pods"):
+            return web.json_response({"message": "no such resource"}, status=404)  # a cluster without the other CRDs
         if "watch" not in request.query:
             self.lists += ours
             if self.lists > 1 and self.later_items is not None:

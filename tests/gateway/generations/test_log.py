@@ -1,5 +1,6 @@
 """The generation log of a gateway: whose requests are in it, with what, and that it has what clients got."""
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -86,8 +87,15 @@ async def test_a_stream_is_logged_as_its_client_got_it(tmp_path: Path) -> None:
 
 
 async def test_of_a_stream_that_a_guard_ends_the_row_has_what_was_shown(tmp_path: Path) -> None:
-    async with logging(tmp_path, streaming(["ok "] * 200 + ["VETO"] + ["never"] * 20)) as gate:
-        _, received = await post(gate, chat("hi", stream=True))
+    shown = asyncio.Event()
+    model = streaming(["ok "] * 40 + ["VETO"] + ["never"] * 20, waits={"VETO": shown})
+    async with logging(tmp_path, model) as gate:
+        async with await gate.post(chat("hi", stream=True), CHAT, headers=bearer(KEY)) as response:
+            received = b""
+            while text_of(received).count("ok") < 20:  # the rest may still be in the guard's window
+                received += await response.content.readuntil(b"\n\n")
+            shown.set()
+            received += await response.read()
     [row] = logged(tmp_path)
     assert row["output"] == received and text_of(received).count("ok") >= 20
     assert "VETO" not in text_of(received) and "never" not in text_of(received)

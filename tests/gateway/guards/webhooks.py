@@ -122,14 +122,21 @@ def replying(text: str) -> Handler:
     return answer
 
 
-def streaming(tokens: Iterable[str], gap_s: float = 0.0, sent: list[str] | None = None) -> Handler:
-    """A model server that streams tokens; `sent` gets those that it has sent."""
+def streaming(
+    tokens: Iterable[str],
+    gap_s: float = 0.0,
+    sent: list[str] | None = None,
+    waits: dict[str, asyncio.Event] | None = None,
+) -> Handler:
+    """A model server that streams tokens; `sent` gets those that it has sent. A token in `waits` comes after its event."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         await request.read()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for token in tokens:
+            if waits and token in waits:
+                await waits[token].wait()
             chunk = {"choices": [{"index": 0, "delta": {"content": token}}]}
             await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
             if sent is not None:
