@@ -6,6 +6,7 @@ those that a gateway of a former release does not report have one. All numbers o
 those of what is `open`.
 """
 
+import functools
 import math
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -223,8 +224,13 @@ class AgreementCounts:
 def zero(kind: type[T]) -> T:
     """A record of counts in which nothing is counted yet."""
     make: Any = kind
-    counts: T = make(*(0 for _ in fields(make)))
+    counts: T = make(*_zeros(make))
     return counts
+
+
+@functools.cache
+def _zeros(kind: Any) -> tuple[int, ...]:
+    return tuple(0 for _ in fields(kind))
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ def ratio_exponents(
 
 
 def log_over_starts(
-    exponents: Sequence[Sequence[Floats]], prior: Floats | None = None, from_the_start: float = 0.5
+    exponents: Sequence[Sequence[Floats] | Floats], prior: Floats | None = None, from_the_start: float = 0.5
 ) -> Floats:
     """ln of the evidence of a bet spread over the epochs in which a regression may have begun, shape (...).
 
@@ -77,19 +77,17 @@ def log_over_starts(
     costs -ln p where the regression was present from the start. Epochs must begin by clock or weight, never by a count.
 
     Args:
-        exponents: logs of likelihood ratios, by epoch (at least one) and by alternative.
+        exponents: logs of likelihood ratios, by epoch (at least one) and by alternative, each of shape (...).
         prior: weights of the alternatives, summing to 1; equal when left out.
         from_the_start: p above.
     """
-    running = list(exponents[-1])
-    logs = [log_mean_exp(running, prior)]
-    for epoch in reversed(exponents[:-1]):
-        running = [total + exponent for total, exponent in zip(running, epoch, strict=True)]
-        logs.insert(0, log_mean_exp(running, prior))
+    by_epoch = np.asarray(exponents, dtype=np.float64)
+    since_start = np.add.accumulate(by_epoch[::-1], axis=0)[::-1]  # (starts, alternatives, ...)
+    logs = log_mean_exp(since_start.swapaxes(0, 1), prior)
     later = 1 - from_the_start
-    stakes = [from_the_start, *(later / (start * (start + 1)) for start in range(1, len(exponents)))]
+    stakes = [from_the_start, *(later / (start * (start + 1)) for start in range(1, len(by_epoch)))]
     kept = 1 - sum(stakes)
-    return log_mean_exp([*logs, np.zeros_like(logs[0])], np.array([*stakes, kept]))
+    return log_mean_exp(np.concatenate([logs, np.zeros_like(logs[:1])]), np.array([*stakes, kept]))
 
 
 def log_bernoulli_evidence(
@@ -119,16 +117,16 @@ def bernoulli_exponents(bad: Numbers, good: Numbers, null_rate: float, nodes: Fl
     ]
 
 
-def log_mean_exp(logs: Sequence[Floats], prior: Floats | None = None) -> Floats:
-    """ln of the weighted mean of exp(logs), element by element; equal weights when `prior` is left out."""
-    weights = np.full(len(logs), 1 / len(logs)) if prior is None else prior
-    top = np.asarray(logs[0], dtype=np.float64)
-    for exponent in logs[1:]:
-        top = np.maximum(top, exponent)
-    total = np.zeros_like(top)
-    for weight, exponent in zip(weights, logs, strict=True):
-        total = total + weight * np.exp(exponent - top)
-    return np.asarray(top + np.log(total))
+def log_mean_exp(logs: Sequence[Floats] | Floats, prior: Floats | None = None) -> Floats:
+    """ln of the weighted mean of exp(logs) over their first axis; equal weights when `prior` is left out.
+
+    `add.accumulate`, because `add.reduce` has an order that depends on the shape.
+    """
+    stacked = np.asarray(logs, dtype=np.float64)
+    weights = np.full(len(stacked), 1 / len(stacked)) if prior is None else prior
+    top = stacked.max(axis=0)
+    parts = weights.reshape(-1, *(1 for _ in top.shape)) * np.exp(stacked - top)
+    return np.asarray(top + np.log(np.add.accumulate(parts, axis=0)[-1]))
 
 
 def log_combined(logs: Numbers, shares: Numbers) -> Floats:

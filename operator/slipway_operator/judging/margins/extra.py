@@ -90,30 +90,27 @@ def log_extra_below(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stak
         d: the margin, above 0; one number, or of shape (...).
         stakes: as chosen before the first pair.
     """
-    return log_mean_exp(_pair_exponents(a, b, n, d, stakes), np.array(stakes.parts))
+    canary, stable, pairs = (np.asarray(counts)[None] for counts in (a, b, n))
+    return log_mean_exp(_pair_exponents(canary, stable, pairs, d, stakes)[0], np.array(stakes.parts))
 
 
 def log_extra_over_starts(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stakes) -> Floats:
     """The evidence of `log_extra_below` from counts by clock epoch, (..., epochs): bets begin at each of them."""
-    canary, stable, pairs = np.asarray(a), np.asarray(b), np.asarray(n)
-    epochs = range(pairs.shape[-1])
-    exponents = [
-        _pair_exponents(canary[..., epoch], stable[..., epoch], pairs[..., epoch], d, stakes) for epoch in epochs
-    ]
-    return log_over_starts(exponents, np.array(stakes.parts), FROM_THE_START)
+    canary, stable, pairs = (np.moveaxis(np.asarray(counts), -1, 0) for counts in (a, b, n))
+    return log_over_starts(_pair_exponents(canary, stable, pairs, d, stakes), np.array(stakes.parts), FROM_THE_START)
 
 
-def _pair_exponents(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stakes) -> list[Floats]:
-    canary, stable, margin = np.asarray(a), np.asarray(b), np.asarray(d, dtype=np.float64)
-    even = np.asarray(n) - canary - stable
-    return [
-        np.asarray(
-            canary * np.log1p(size * (margin - 1))
-            + stable * np.log1p(size * (margin + 1))
-            + even * np.log1p(size * margin)
-        )
-        for size in stakes.sizes
-    ]
+def _pair_exponents(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stakes) -> Floats:
+    """Logs of the products of factors, shape (epochs, stakes, ...), of counts of shape (epochs, ...)."""
+    canary, stable, pairs = (np.asarray(counts)[:, None] for counts in (a, b, n))
+    margin = np.asarray(d, dtype=np.float64)
+    trailing = max(pairs.ndim - 2, margin.ndim)
+    sizes = np.array(stakes.sizes).reshape(-1, *(1 for _ in range(trailing)))
+    return np.asarray(
+        canary * np.log1p(sizes * (margin - 1))
+        + stable * np.log1p(sizes * (margin + 1))
+        + (pairs - canary - stable) * np.log1p(sizes * margin)
+    )
 
 
 def extra_upper(a: Numbers, b: Numbers, n: Numbers, stakes: Stakes, level: float) -> Floats:

@@ -284,7 +284,7 @@ def _totals(
             if column.metric.is_paired:
                 totals += twins.counted(column, sample, pair[0])
             elif column.metric.of_agreement:
-                totals += twins.agreements(column, sample.agreements.get(pair[0], zero(AgreementCounts)))
+                totals += twins.agreements(column, sample.agreements.get(pair[0]) or zero(AgreementCounts))
             elif column.drift:
                 totals += _drift(column, sample.shadow.get(pair[0], {}))
             elif not weight:

@@ -46,7 +46,7 @@ def counted(column: CounterColumn, sample: GenerationCounts, canary: str) -> tup
 
     Columns of other parts than WHOLE count what `ColumnPart` describes.
     """
-    found, latency = sample.twins.get(canary, no_pairs()), slower(column.metric.event)
+    found, latency = sample.twins.get(canary) or no_pairs(), slower(column.metric.event)
     if column.part is ColumnPart.WITHHELD:
         offered = found.pairs + sum(found.withheld.values())
         return offered, offered, found.starved, found.withheld.get(PROBE_FAILED, 0)
@@ -103,20 +103,20 @@ def _scores(column: CounterColumn, found: ScoreCounts) -> tuple[int, int, int, i
 
 def are_sent(sample: GenerationCounts, canary: str) -> bool:
     """Whether a gateway sent any pair with a copy to canary, by this sample."""
-    found = sample.twins.get(canary, no_pairs())
+    found = sample.twins.get(canary) or no_pairs()
     return found.pairs + found.open > 0
 
 
 def _open(gateways: Iterable[Gateway], canary: str) -> int:
     """Pairs that were sent and have not ended, as far as gateways respond."""
     samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
-    return sum(sample.twins.get(canary, no_pairs()).open for sample in samples)
+    return sum((sample.twins.get(canary) or no_pairs()).open for sample in samples)
 
 
 def _scoring(gateways: Iterable[Gateway], canary: str) -> int:
     """Pairs that were sent to a scorer and have no result yet, as far as gateways respond."""
     samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
-    return sum(sample.twins.get(canary, no_pairs()).scores.open for sample in samples)
+    return sum((sample.twins.get(canary) or no_pairs()).scores.open for sample in samples)
 
 
 def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tuple[FormerRate, ...]:
