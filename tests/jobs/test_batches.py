@@ -296,12 +296,15 @@ async def test_inputs_in_one_body_become_predictions_in_their_order(url: str, ke
         inputs = [{"x": n} for n in range(30)]
         made = await here.edge.post({"model": "chat", "inputs": inputs}, "/api/v1/batch", headers=head)
         body = await made.json()
-        assert made.status == 202 and body["status"] == "queued"
+        assert made.status == 202 and body["status"] == "queued" and body["estimated_seconds"] is None
         shown = await seen(here, f"/api/v1/batch/{body['batch_id']}", "completed")
+        assert shown["estimated_seconds"] == shown["estimated_time"] == 0
         assert (shown["total"], shown["completed"], shown["failed"], shown["errors_url"]) == (30, 30, 0, None)
         text = await (await here.edge.client.get(here.edge.url + shown["results_url"], headers=head)).text()
         predictions = [json.loads(json.loads(line)["response"]["body"]["prediction"]) for line in text.splitlines()]
         assert predictions == inputs
+        again = await here.edge.post({"model": "chat", "inputs": inputs[:3]}, "/api/v1/batch", headers=head)
+        assert 0 < (await again.json())["estimated_seconds"] < 100, "by the time that the first took"
         refused = await here.edge.post({"model": "chat", "inputs": []}, "/api/v1/batch", headers=head)
         assert (await refused.json())["error"]["param"] == "inputs"
 

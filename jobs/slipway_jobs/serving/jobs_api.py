@@ -8,11 +8,13 @@ import msgspec
 from aiohttp import web
 
 from ..input_line import MAX_CUSTOM_ID, InvalidLine, read_line
+from ..pace import TimedLines, remaining_seconds
 from ..settings import JobsSettings
 from ..states import (
     CANCELLED,
     CANCELLING,
     COMPLETED,
+    ENDED_BATCHES,
     EXPIRED,
     FAILED,
     FINALIZING,
@@ -115,8 +117,8 @@ class JobsApi:
         inputs = await list_of(fields, "inputs", self._settings.max_lines)
         lines = (_line(f"input-{n}", _PREDICT, {"model": model, "input": one}) for n, one in enumerate(inputs))
         new = self._new(request, fields, INPUTS, _PREDICT)
-        # Nothing is known of how long requests of this model take.
-        shown = {"batch_id": new.id, "status": "queued", "estimated_seconds": None}
+        pace = await self._database.call(self._store.pace, new.tenant, _PREDICT)
+        shown = {"batch_id": new.id, "status": "queued"} | _estimated(pace.estimated_seconds(len(inputs)))
         return await self._make(attempt, new, lines, shown)
 
     async def get_inputs(self, request: web.Request) -> web.StreamResponse:
@@ -127,8 +129,19 @@ class JobsApi:
             for name, part in (("results_url", "output"), ("errors_url", "error"))
         }
         shown = {"batch_id": row["id"], "status": _STATUSES[row["status"]], **links}
-        shown |= await self._callbacks.shown(row["id"])
+        shown |= await self._callbacks.shown(row["id"]) | _estimated(await self._remaining_seconds(row))
         return json_response(shown | {"total": counts.total, "completed": counts.completed, "failed": counts.failed})
+
+    async def _remaining_seconds(self, row: Row) -> float | None:
+        """Until a batch ends; None where nothing is known of it."""
+        if row["status"] in ENDED_BATCHES:
+            return 0.0
+        if row["in_progress_at"] is None:
+            return None
+        now_s = await self._database.call(self._database.time)
+        counts = row["counts"]
+        running = TimedLines(counts.total, now_s - row["in_progress_at"])
+        return remaining_seconds(running, counts.completed + counts.failed)
 
     def _new(self, request: web.Request, fields: Fields, kind: str, endpoint: str) -> NewBatch:
         made, url = new_id(f"{kind}_"), self._callbacks.url_of(fields)
@@ -205,6 +218,11 @@ class _ErrorBody(msgspec.Struct):
 
 
 _RESULT, _ERROR_BODY = msgspec.json.Decoder(_Result), msgspec.json.Decoder(_ErrorBody)
+
+
+def _estimated(seconds: float | None) -> Fields:
+    """Under both names that clients look for."""
+    return {"estimated_seconds": seconds, "estimated_time": seconds}
 
 
 def _error_of(body: msgspec.Raw) -> msgspec.Raw:

@@ -10,11 +10,13 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from slipway_process.sealing import Keyring
 
+from ..pace import MOST_BATCHES, Pace, TimedLines
 from ..states import (
     BATCH,
     CANCELLABLE,
     CANCELLED,
     CANCELLING,
+    COMPLETED,
     DELETED,
     ENDED_BATCHES,
     FAILED,
@@ -147,6 +149,19 @@ class BatchStore:
         done = connection.execute(update(batches).where(*own, batches.c.status.in_(CANCELLABLE)).values(values))
         row = self.get(connection, tenant, batch_id, kind)
         return row, done.rowcount == 1 or bool(row and row["status"] in (CANCELLING, CANCELLED))
+
+    def pace(self, connection: Connection, tenant: str, endpoint: str) -> Pace:
+        """What batches of a tenant took lately, and those that run now."""
+        now_s = self._database.time(connection)
+        mine = select(batches.c.total, batches.c.in_progress_at, batches.c.completed_at)
+        mine = mine.where(batches.c.tenant == tenant, batches.c.in_progress_at.is_not(None))
+        mine = mine.order_by(batches.c.id.desc()).limit(MOST_BATCHES)
+        completed = connection.execute(mine.where(batches.c.status == COMPLETED, batches.c.endpoint == endpoint))
+        running = connection.execute(mine.where(batches.c.status == IN_PROGRESS))
+        return Pace(
+            [TimedLines(row.total, row.completed_at - row.in_progress_at) for row in completed],
+            [TimedLines(row.total, now_s - row.in_progress_at) for row in running],
+        )
 
     def result(self, connection: Connection, batch_id: str) -> bytes | None:
         """The result of the batch's first line; None while there is none. Raises UnreadableSeal: its key is lost."""
