@@ -46,6 +46,7 @@ class Endpoint(enum.Flag):
 
 
 NOWHERE: Final = Endpoint(0)
+EVERYWHERE: Final = ~NOWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ class SamplingValues:
         Parameter(
             Acts.DRAW,
             Annotated[float, Meta(ge=0.0, le=2.0)],
-            _OPENAI | _RESPONSES | _GENERATE | Endpoint.API_GENERATE,
+            EVERYWHERE,
             "0 is greedy; between 0 and 0.01 it is 0.01, as in vLLM",
             neutral=(1,),
             range=(0, LARGEST),

@@ -104,7 +104,7 @@ async def test_the_simple_endpoint_and_errors_have_the_shape_of_their_api(gate: 
 
 
 async def test_descriptions_come_from_a_server_and_health_from_the_gateway(gate: Gateway) -> None:
-    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/m/ready", "/v2/models/m/config"):
+    for path in ("/health", "/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/m/ready", "/v2/models/m/config"):
         async with gate.client.get(gate.url + path) as answer:
             assert answer.status == 200, path
     async with gate.client.get(f"{gate.url}/v2/models/m/versions/{RIGHT}") as answer:

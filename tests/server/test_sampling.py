@@ -137,3 +137,24 @@ def test_values_on_the_wire_to_the_engine_are_not_changed_by_a_declaration() -> 
     sampling = SamplingParams(5, temperature=30.0, logit_bias=((5, 1000.0),))
     assert msgspec.json.decode(msgspec.json.encode(sampling), type=SamplingParams) == sampling
     assert json.loads(msgspec.json.encode(sampling)).keys() == {*PARAMETERS, "grammar", "logprobs_of_allowed"}
+
+
+@pytest.mark.parametrize("kind", [GenerateRequest, ApiGenerateRequest, NamedGenerateRequest])
+@pytest.mark.parametrize(("stops", "strings"), [(["a", "b"], ("a", "b")), ("a", ("a",)), (None, ()), ([], ())])
+def test_stop_tokens_end_a_response_of_each_form(kind: type[msgspec.Struct], stops: Any, strings: Any) -> None:
+    fields = {name: "x" for name in ("model", "prompt") if name in kind.__struct_fields__}
+    body: Any = checked_body(fields | {"stop_tokens": stops, "temperature": 0.5}, kind)
+    sampling = body if isinstance(body, Sampling) else sampling_of(body)
+    assert sampling.stop_strings == strings and sampling.temperature == 0.5
+
+
+def test_stop_tokens_add_to_stop() -> None:
+    body = checked_body({"model": "m", "prompt": "x", "stop": "a", "stop_tokens": ["b"]}, GenerateRequest)
+    assert body.stop_strings == ("a", "b")
+
+
+@pytest.mark.parametrize("stops", [[""], ["x" * 1025], ["x"] * 17, [1], 5, {}])
+def test_stop_tokens_are_bounded_as_stop_is(stops: Any) -> None:
+    with pytest.raises(HttpError) as refused:
+        checked_body({"model": "m", "prompt": "x", "stop_tokens": stops}, ApiGenerateRequest)
+    assert refused.value.param and refused.value.param.startswith("stop_tokens")

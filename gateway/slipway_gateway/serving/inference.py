@@ -31,6 +31,7 @@ class InferenceServer:
     def answers(self) -> dict[str, tuple[str, Answer]]:
         """By path: the method, and a function that returns the body for a tenant or None. It may raise RequestError."""
         return {
+            "/health": ("GET", self._ready),
             "/v2": ("GET", self._server),
             "/v2/health/live": ("GET", lambda _: {"live": True}),
             "/v2/health/ready": ("GET", self._ready),

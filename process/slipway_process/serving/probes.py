@@ -65,7 +65,11 @@ class Health:
         self.loaded, self.crashed = False, True
 
     def answer(self, path: str) -> tuple[int, bytes]:
-        checks: dict[str, Callable[[float], str | None]] = {"/healthz": self.trouble, "/readyz": self.unready}
+        checks: dict[str, Callable[[float], str | None]] = {
+            "/healthz": self.trouble,
+            "/readyz": self.unready,
+            "/health": self.unready,  # where clients of vLLM and TGI look
+        }
         check = checks.get(path.partition("?")[0])
         if check is None:
             return 404, b'{"status":"not found"}'

@@ -157,7 +157,8 @@ def shared_routes(service: GuardedService) -> list[web.RouteDef]:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=service.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    return [web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)]
+    probes = [web.get(path, probe) for path in ("/healthz", "/readyz", "/health")]
+    return [*probes, web.get("/metrics", metrics)]
 
 
 def complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:

@@ -69,7 +69,7 @@ def document() -> bytes:
     of: dict[Any, Any] = dict(zip(kinds, references, strict=True))
     paths: dict[str, Any] = {path: {"post": _post(path, kind, of)} for path, kind in REQUESTS.items()}
     paths |= {path: {"get": _get(path, of[ErrorAnswer])} for path in ("/v1/models", "/v1/models/{name}")}
-    for path in ("/healthz", "/readyz"):
+    for path in ("/healthz", "/readyz", "/health"):
         paths[path] = {"get": {"responses": {"200": _json("Yes."), "503": _json("No, and why.")}}}
     for kind in REQUESTS.values():
         if not kind.__struct_config__.forbid_unknown_fields:

@@ -58,7 +58,7 @@ def test_unknown_fields_are_refused_by_name(server: ServerProcess, path: str) ->
 
 def test_probes_and_metrics(server: ServerProcess) -> None:
     for base in (server.url, server.probe_url):
-        assert get(base + "/healthz")[0] == get(base + "/readyz")[0] == 200
+        assert [get(base + path)[0] for path in ("/healthz", "/readyz", "/health")] == [200] * 3
     assert get(server.probe_url + "/other")[0] == 404
     before = server.metric('slipway_server_requests_total{outcome="completed"}')
     tokens = server.metric("vllm:generation_tokens_total")

@@ -52,7 +52,7 @@ class Sampling(GenerateFields, kw_only=True):
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return strings_of(self.stop)
 
     def params(self, max_tokens: int, stop_token_ids: tuple[int, ...], seed: int) -> SamplingParams:
         """`stop_token_ids`: the model's own. `seed`: the client's, or the one that was drawn for the stream."""
@@ -107,7 +107,12 @@ FIELDS: Final[dict[str, RequestField]] = (
 )
 
 
+def strings_of(stop: Stop) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
 def sampling_of(body: Struct) -> Sampling:
-    """The sampling fields of a body of another type; it takes no others than /v1/generate."""
+    """The sampling fields of a body of another type; it takes no others than /v1/generate, but for `stop_tokens`."""
     taken: dict[str, Any] = {name: getattr(body, name) for name in body.__struct_fields__}
+    taken.setdefault("stop", taken.get("stop_tokens"))
     return Sampling(**{name: value for name, value in taken.items() if name in Sampling.__struct_fields__})

@@ -11,9 +11,9 @@ from slipway_process.serving.errors import invalid
 from ...engine.request import SamplingParams
 from ...sampling import Alternatives, Count, Positive
 from .bodies import unsupported
-from .fields import BestOf, Metadata, Objects, Priority, Prompts, TemplateVariables, Texts, Tokens
+from .fields import BestOf, Metadata, Objects, Priority, Prompts, Stop, TemplateVariables, Texts, Tokens
 from .messages import Messages
-from .sampling import FIELDS, ApiGenerateFields, NamedGenerateFields, Sampling, StreamOptions
+from .sampling import FIELDS, ApiGenerateFields, NamedGenerateFields, Sampling, StreamOptions, strings_of
 from .structured import Structured
 from .tools import ToolChoice, Tools, ToolUse
 
@@ -249,6 +249,11 @@ class GenerateRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     model: ModelName
     prompt: str
     priority: Priority = 0
+    stop_tokens: Stop = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        return (*strings_of(self.stop), *strings_of(self.stop_tokens))
 
 
 class ApiGenerateRequest(ApiGenerateFields, kw_only=True, forbid_unknown_fields=True):
@@ -257,6 +262,7 @@ class ApiGenerateRequest(ApiGenerateFields, kw_only=True, forbid_unknown_fields=
     model: ModelName
     prompt: str
     stream: bool = False
+    stop_tokens: Stop = None
 
 
 class NamedGenerateRequest(NamedGenerateFields, kw_only=True, forbid_unknown_fields=True):
@@ -264,6 +270,7 @@ class NamedGenerateRequest(NamedGenerateFields, kw_only=True, forbid_unknown_fie
 
     prompt: str
     stream: bool = False
+    stop_tokens: Stop = None
 
 
 class EmbedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
