@@ -15,14 +15,14 @@ from slipway_server.kernels.c.library import usable_flags
 from testkit import ROOT
 
 # The crate is compiled here, on a machine where other tests compute.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 LOAD = "from slipway_server.kernels.c import library as here; print(here.__file__, here.library(1).instruction_set)"
 
 
 def build_wheel(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.skipif(not build.wanted(), reason="no C kernels for this platform")
@@ -47,7 +47,7 @@ def test_wheel_has_the_kernels_of_its_platform_and_they_load_from_it(tmp_path: P
             env=os.environ | {"PYTHONPATH": str(installed), "SLIPWAY_KERNELS": "native"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         assert ran.stdout.startswith(str(installed)), ran.stderr
     else:
