@@ -121,7 +121,7 @@ faults: setup ## six bad versions on a real cluster, each rolled back by itself 
 
 judged: setup ## on a real cluster: kills during analyses, mirrored requests, twin shadows, scorers, feedback, baseline pods (about fifty minutes)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_twin_shadow.py e2e/test_scorer.py e2e/test_feedback.py e2e/test_baseline.py \
+	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_twin_shadow.py e2e/test_scorer.py e2e/test_feedback.py e2e/test_baseline.py e2e/test_quantize.py \
 	  e2e/test_predict.py::test_a_canary_that_predicts_something_else_is_rejected_before_a_client_has_a_prediction_of_it -s
 
 alerts: setup ## on a real cluster: a real Prometheus with the chart's alerts, silent while all is well, and what makes them fire (four minutes)
