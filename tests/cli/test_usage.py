@@ -124,6 +124,7 @@ def test_a_gateway_that_is_silent_is_an_error_in_place_of_a_sum(api: Api, namesp
     assert "the gateway gate-1:9 does not answer, so there is no sum" in silent.stderr
 
 
+@pytest.mark.integration
 def test_a_wrong_column_is_a_usage_error(slipway: Run) -> None:
     wrong = slipway("usage", "--by", "tenant,colour")
     assert wrong.returncode == 2

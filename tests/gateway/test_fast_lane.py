@@ -144,7 +144,11 @@ def report(gate: Gateway) -> dict[str, Any]:
     return dict(made)
 
 
-def seen_by(server: Upstream) -> tuple[list[tuple[str, str]], bytes, str]:
+# Headers, body and path.
+SeenRequest = tuple[list[tuple[str, str]], bytes, str]
+
+
+def seen_by(server: Upstream) -> SeenRequest:
     """The last request that a server got: its headers but those of chance, its body and its path."""
     request = server.seen[-1]
     listed = [(name.lower(), value) for name, value in request.headers.items() if name.lower() != "x-request-id"]

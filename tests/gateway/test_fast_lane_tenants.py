@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -17,8 +18,10 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from slipway_contracts.guards import GuardSpec
+from slipway_contracts.headers import PROOF, WEIGHT
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.periods import day_begin
 from slipway_gateway.quotas.policy import Budget, Policy
@@ -26,6 +29,7 @@ from slipway_gateway.quotas.prices import Price, micro
 from slipway_gateway.quotas.tenant import Limits
 from slipway_gateway.serving.tenants_report import report as report_on_tenants
 from slipway_gateway.sharing.ready_gateways import ReadyGateways
+from slipway_gateway.upstream.tenant_proof import WINDOW_S, TenantSigner
 from slipway_plane import NATIVE, WHY_MISSING
 from testkit.until import until_async
 
@@ -34,7 +38,20 @@ from .harness import Gateway, Upstream, drop, upstream
 from .sharing.limiters import gateways as share_of
 from .sharing.random_runs import ModelServer, draw, play
 from .sharing.test_overshoot import overshoot, overspent, summed
-from .test_fast_lane import ANSWER, PATH, answer, connect, counted, fast, post, read_response, reasons, seen_by, shown
+from .test_fast_lane import (
+    ANSWER,
+    PATH,
+    SeenRequest,
+    answer,
+    connect,
+    counted,
+    fast,
+    post,
+    read_response,
+    reasons,
+    seen_by,
+    shown,
+)
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason=WHY_MISSING)
 
@@ -155,6 +172,19 @@ async def paid_answer(request: web.Request) -> web.StreamResponse:
     return await answer(request)
 
 
+def proved(seen: SeenRequest, keys: Path) -> SeenRequest:
+    """What a server got, without its signatures, once verified: both lanes may not serve in the same minute."""
+    headers = CIMultiDict(seen[0])
+    if PROOF in headers:
+        minute = int(headers[PROOF].split(".")[2])
+        assert abs(time.time() / WINDOW_S - minute) < 3
+        expected = headers.copy()
+        TenantSigner(str(keys), lambda: minute * WINDOW_S).sign(expected, "default/chat")
+        assert (expected[PROOF], expected[WEIGHT]) == (headers.pop(PROOF), headers[WEIGHT])
+        headers[WEIGHT] = headers[WEIGHT].partition(".")[0]
+    return list(headers.items()), *seen[1:]
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_both_lanes_serve_and_charge_a_tenant_alike(name: str, tmp_path: Path) -> None:
     headers, fields, path, reason = REQUESTS[name]
@@ -166,11 +196,11 @@ async def test_both_lanes_serve_and_charge_a_tenant_alike(name: str, tmp_path: P
         made = []
         for gate in gates:
             answered = await gate.post({"model": "chat"} | fields, path, headers=headers)
-            seen = (seen_by(server) if server.seen else None, len(server.seen))
+            seen = (seen_by(server) if server.seen else ([], b"", ""), len(server.seen))
             kept = shown(answered)
             if reason == "stream":
                 kept.pop("content-length", kept.pop("transfer-encoding", ""))  # by chance
-            made.append((answered.status, kept, await answered.read(), *seen))
+            made.append((answered.status, kept, await answered.read(), proved(seen[0], keys), *seen[1:]))
             server.seen.clear()
         assert made[0] == made[1]
         python, both = gates

@@ -1,4 +1,4 @@
-"""Looks at ModelDeployments and Tenants every few seconds, and appends what changed in them to the audit log."""
+"""Looks at ModelDeployments, ModelAdapters and Tenants every few seconds, and appends to the audit log what changed."""
 
 import asyncio
 import logging
@@ -9,13 +9,15 @@ from itertools import islice
 from slipway_operator.api.objects import Object
 from slipway_operator.audit.trail import Trail
 from slipway_operator.component import Component
+from slipway_operator.kube import subjects
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound, Refused
 from slipway_operator.kube.reading.cache import ObjectCache
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, TENANTS
+from slipway_operator.kube.resources import MODEL_ADAPTERS, MODEL_DEPLOYMENTS, TENANTS
+from slipway_operator.kube.subjects import as_stored, is_adapter
 from slipway_operator.model.in_turns import in_turns
 from slipway_operator.planning import audit
-from slipway_operator.planning.audit import MODEL_DEPLOYMENT, TENANT, Record, Recorded
+from slipway_operator.planning.audit import MODEL_ADAPTER, MODEL_DEPLOYMENT, ROLLED_OUT, TENANT, Record, Recorded
 from slipway_process.supervisor import OnFailure
 
 LOOK_S = 5.0
@@ -41,8 +43,8 @@ class AuditRunner(Component):
         self._client, self._cache, self._trail = client, cache, trail
         self._may_write, self._now = may_write, now
         self._opened = False
-        self._versions: dict[str, str] = {}  # by uid of a ModelDeployment: the resourceVersion that is recorded
-        self._elsewhere: set[str] = set()  # uids of ModelDeployments in the log that this operator does not watch
+        self._versions: dict[str, str] = {}  # by uid of what is rolled out: the resourceVersion that is recorded
+        self._elsewhere: set[str] = set()  # uids in the log of those that this operator does not watch
         self._tenants_after = datetime.min.replace(tzinfo=UTC)
         self._trouble = ""
         self._broken: dict[str, str] = {}  # by object: the error that was logged
@@ -73,18 +75,18 @@ class AuditRunner(Component):
             await asyncio.to_thread(self._trail.open)
             self._opened = True
         known, versions = dict(self._trail.known), dict[str, str]()
-        found = [*await self._of_tenants(known), *await self._of_deployments(known, versions)]
+        found = [*await self._of_tenants(known), *await self._of_subjects(known, versions)]
         if await asyncio.to_thread(self._trail.append, found):
             self._versions = versions
 
-    async def _of_deployments(self, known: Mapping[str, Recorded], versions: dict[str, str]) -> list[Record]:
-        """Records of what changed in ModelDeployments.
+    async def _of_subjects(self, known: Mapping[str, Recorded], versions: dict[str, str]) -> list[Record]:
+        """Records of what changed in ModelDeployments and ModelAdapters.
 
         `versions`: filled with the resourceVersion, by uid, up to which each is recorded once these are written.
         """
         found: list[Record] = []
         present, reads = set(), 0
-        for key in in_turns(self._cache.deployments(), lambda key: key[0]):
+        for key in in_turns(self._cache.subjects(), lambda key: key[0]):
             if (obj := self._cache.get(key)) is None:
                 continue
             present.add(uid := obj["metadata"]["uid"])
@@ -97,11 +99,12 @@ class AuditRunner(Component):
                 reads += 1
                 if reads > MOST or (obj := await self._read(*key)) is None or obj["metadata"]["uid"] != uid:
                     continue
-            found += self._records(MODEL_DEPLOYMENT, obj, former)
+            kind = MODEL_ADAPTER if is_adapter(key[1]) else MODEL_DEPLOYMENT
+            found += self._records(kind, as_stored(obj), former)
             versions[uid] = version
         self._elsewhere -= present
         absent = known.keys() - present - self._elsewhere
-        missing = [uid for uid in sorted(absent) if known[uid].kind == MODEL_DEPLOYMENT]
+        missing = [uid for uid in sorted(absent) if known[uid].kind in ROLLED_OUT]
         for uid in islice(in_turns(missing, lambda uid: known[uid].namespace), MOST):
             if await self._is_gone(uid, known[uid]):
                 found.append(audit.gone(uid, known[uid]))
@@ -123,8 +126,9 @@ class AuditRunner(Component):
 
     async def _is_gone(self, uid: str, former: Recorded) -> bool:
         """Whether an object was deleted; one that this operator may not read, or no longer watches, was not."""
+        resource = MODEL_ADAPTERS if former.kind == MODEL_ADAPTER else MODEL_DEPLOYMENTS
         try:
-            obj = await self._client.get(MODEL_DEPLOYMENTS, former.namespace, former.name)
+            obj = await self._client.get(resource, former.namespace, former.name)
         except NotFound:
             return True
         except Refused:
@@ -133,7 +137,7 @@ class AuditRunner(Component):
 
     async def _read(self, namespace: str, name: str) -> Object | None:
         try:
-            return await self._client.get(MODEL_DEPLOYMENTS, namespace, name)
+            return await subjects.read(self._client, (namespace, name))
         except NotFound:
             return None  # the cache will drop the object too
 

@@ -1,4 +1,4 @@
-"""What the audit log records about ModelDeployments and Tenants (pure): how they differ from what the log has of them.
+"""What the audit log records of ModelDeployments, ModelAdapters and Tenants (pure): how they differ from what it has.
 
 Each record has what the next comparison needs, so that the log itself is the memory of the operator that writes it.
 """
@@ -16,7 +16,8 @@ from slipway_operator.model.deployment import status
 
 Record = dict[str, Any]
 
-MODEL_DEPLOYMENT, TENANT = "ModelDeployment", "Tenant"
+MODEL_DEPLOYMENT, MODEL_ADAPTER, TENANT = "ModelDeployment", "ModelAdapter", "Tenant"
+ROLLED_OUT = (MODEL_DEPLOYMENT, MODEL_ADAPTER)  # kinds that the operator decides about
 INTENTS = ("promote", "promoteFull", "abort", "retry")
 REST = "spec"  # all fields of a spec that are not recorded by their own path
 MAX_TEXT, MAX_NAME, MAX_MANAGERS = 1024, 128, 3
@@ -157,7 +158,7 @@ def _changed(about: Record, obj: Object, parts: Mapping[str, FollowedPart], form
 
 
 def _decided(about: Record, obj: Object, known: tuple[str, ...]) -> Iterator[Record]:
-    if about["kind"] != MODEL_DEPLOYMENT:
+    if about["kind"] not in ROLLED_OUT:
         return
     for one in status.parse(obj.get("status")).decisions:
         row, reason = one.row[:MAX_NAME], (one.reason or "")[:MAX_NAME]

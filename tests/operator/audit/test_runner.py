@@ -9,22 +9,25 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.adapters import subject_name
 from slipway_operator.audit import runner
 from slipway_operator.audit.runner import AuditRunner
 from slipway_operator.audit.trail import Trail
 from slipway_operator.kube.errors import NotFound, Refused, Unavailable
 from slipway_operator.kube.reading.cache import ObjectCache
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, TENANTS, Resource
+from slipway_operator.kube.resources import MODEL_ADAPTERS, MODEL_DEPLOYMENTS, TENANTS, Resource
+from slipway_operator.kube.subjects import as_subject
 from testkit.until import until_async
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
 
 class World:
-    """An API server with ModelDeployments and Tenants, and its client."""
+    """An API server with ModelDeployments, ModelAdapters and Tenants, and its client."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
+        self.adapters: dict[str, dict[str, Any]] = {}
         self.tenants: list[dict[str, Any]] = []
         self.old_tenants: list[dict[str, Any]] | None = None  # what the cache of the API server has
         self.cache = ObjectCache()
@@ -32,20 +35,36 @@ class World:
         self.trouble: Exception | None = None
         self._version = 0
 
-    def write(self, name: str, generation: int, version: str, namespace: str = "ml", **more: Any) -> None:
+    def write(
+        self,
+        name: str,
+        generation: int,
+        version: str,
+        namespace: str = "ml",
+        resource: Resource = MODEL_DEPLOYMENTS,
+        **more: Any,
+    ) -> None:
         self._version += 1
-        meta = {"namespace": namespace, "name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-11-25T11:00:00Z"}
+        meta = {
+            "namespace": namespace,
+            "name": name,
+            "uid": f"{resource.plural}-{name}",
+            "creationTimestamp": "2026-11-25T11:00:00Z",
+        }
         meta |= {"generation": generation, "resourceVersion": str(self._version)}
-        self.objects[name] = {"metadata": meta, "spec": {"model": {"version": version}}} | more
-        self.cache.update(MODEL_DEPLOYMENTS, copy.deepcopy(self.objects[name]))
+        meta |= {"uid": f"adapter-{name}"} if resource is MODEL_ADAPTERS else {}
+        stored = self.adapters if resource is MODEL_ADAPTERS else self.objects
+        stored[name] = {"metadata": meta, "spec": {"model": {"version": version}}} | more
+        self.cache.update(resource, as_subject(resource, copy.deepcopy(stored[name])))
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         self.reads += 1
         if self.trouble:
             raise self.trouble
-        if name not in self.objects:
+        stored = self.adapters if resource is MODEL_ADAPTERS else self.objects
+        if name not in stored:
             raise NotFound(404, "gone")
-        return copy.deepcopy(self.objects[name])
+        return copy.deepcopy(stored[name])
 
     async def list(self, resource: Resource, namespace: None, cached: bool = False) -> list[dict[str, Any]]:
         assert resource is TENANTS
@@ -153,6 +172,30 @@ async def test_only_what_is_gone_counts_as_deleted(tmp_path: Path) -> None:
     world.cache.remove(MODEL_DEPLOYMENTS, world.objects.pop("chat"))
     await narrow.look()
     assert actions(tmp_path / "log")[3:] == ["deleted"]
+
+
+async def test_an_adapter_is_recorded_by_its_own_name_beside_a_deployment_of_that_name(tmp_path: Path) -> None:
+    world = World()
+    world.write("chat", 1, "1")
+    world.write("chat", 1, "1", resource=MODEL_ADAPTERS)
+    found, _ = auditor(world, tmp_path / "log")
+    await found.look()
+    decision = {"decisions": ["2026-11-25T11:59:01Z new-revision: r2 goes out"]}
+    world.write("chat", 2, "2", resource=MODEL_ADAPTERS, status=decision)
+    await found.look()
+    adapter = world.cache.get(("ml", subject_name("chat")))
+    assert adapter
+    world.cache.remove(MODEL_ADAPTERS, adapter)
+    del world.adapters["chat"]
+    await found.look()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()[1:]]
+    assert [(line["kind"], line["action"], line["name"]) for line in lines] == [
+        ("ModelDeployment", "found", "chat"),
+        ("ModelAdapter", "found", "chat"),
+        ("ModelAdapter", "changed", "chat"),
+        ("ModelAdapter", "decided", "chat"),
+        ("ModelAdapter", "deleted", "chat"),
+    ]
 
 
 async def test_without_tenants_deployments_are_recorded_all_the_same(tmp_path: Path) -> None:
