@@ -48,7 +48,7 @@ class World:
         meta = {
             "namespace": namespace,
             "name": name,
-            "uid": f"{resource.plural}-{name}",
+            "uid": f"uid-{name}",
             "creationTimestamp": "2026-11-25T11:00:00Z",
         }
         meta |= {"generation": generation, "resourceVersion": str(self._version)}
