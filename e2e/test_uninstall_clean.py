@@ -5,21 +5,14 @@ The suite's order puts this file last (`pytest_collection_modifyitems` in confte
 
 from collections.abc import Callable
 
+from testkit import ROOT
 from testkit.cluster.deployment import Deployment
 from testkit.cluster.installation import Installation
 from testkit.cluster.kube import LABEL, RELEASE, SYSTEM, Kube
 from testkit.load.closed import Load
 from testkit.until import until
 
-CRDS = (
-    "analysisruns.slipway.dev",
-    "analysistemplates.slipway.dev",
-    "experiments.slipway.dev",
-    "modeldeployments.slipway.dev",
-    "modelpools.slipway.dev",
-    "modelroutes.slipway.dev",
-    "tenants.slipway.dev",
-)
+CRDS = tuple(f"{path.stem}.slipway.dev" for path in sorted((ROOT / "crds").glob("*.yaml")))
 # Written by the cluster about objects that are gone; they expire by themselves.
 RECORDS = {"events", "events.events.k8s.io"}
 
