@@ -16,7 +16,7 @@ from slipway_operator.planning.analysis import continuing, measuring, runs
 from slipway_operator.planning.children import annotations, creations, deletions, scalings
 from slipway_operator.planning.conditions import table
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import groups, needs, references, restore, revision, weights
+from slipway_operator.planning.facts import groups, needs, references, registry, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import events, requeue
 from slipway_operator.planning.reporting.refused import refused
@@ -40,6 +40,9 @@ def plan(
         return refused(obj, status, observed, spec, now)
 
     # What is known
+    spec = registry.resolved(spec, status, observed)
+    if isinstance(spec, Invalid):
+        return refused(obj, status, observed, spec, now)
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots, status)
     if problem := needs.problem(spec, current, observed, settings.policy, obj["metadata"]["namespace"]):
@@ -85,6 +88,7 @@ def plan(
             *sleep.events(course, at),
             *table.events(status.conditions, renewed.conditions),
             *events.restored(observed),
+            *registry.moved(read.registry, renewed.registry),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
         ),
         calls=hook_calls.calls(owner, course, ended, at, sizes),
