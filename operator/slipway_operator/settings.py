@@ -209,10 +209,10 @@ class OperatorSettings(process.ProcessSettings):
     mlflow_poll_s: Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False), Flag("SECONDS")] = Field(
         60.0, description="time between two looks at a registered model, a fifth of it left to chance"
     )
-    mlflow_write_verdicts: Annotated[Literal["auto", "on", "off"], Flag("WHEN")] = Field(
+    mlflow_write_verdicts: Annotated[Literal["auto", "always", "never"], Flag("WHEN")] = Field(
         "auto",
         description="write verdicts of rollouts to the tags of versions: auto: with the credentials of "
-        "spec.model.secretRef alone; on: without credentials too",
+        "spec.model.secretRef alone; always: without credentials too",
     )
     network_policy_release: Annotated[Pairs, _of_text(_labels), Flag("NAME=VALUE,...")] = Field(
         (),

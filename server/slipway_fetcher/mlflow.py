@@ -29,7 +29,6 @@ _ADVICE = {
     "MLFLOW_TRACKING_PASSWORD, in spec.model.secretRef",
     403: "the credentials in the Secret of spec.model.secretRef may not read it",
     404: "there is no such folder",
-    503: "the tracking server serves no artifacts: start it with --serve-artifacts",
 }
 
 

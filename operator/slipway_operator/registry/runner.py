@@ -29,7 +29,7 @@ from slipway_operator.turns import Turns
 from slipway_process.backoff import Backoff
 from slipway_process.supervisor import OnFailure
 
-AUTO, ON, OFF = WRITES = ("auto", "on", "off")
+AUTO, ALWAYS, NEVER = WRITES = ("auto", "always", "never")
 MOST_LOOKUPS, OF_A_NAMESPACE = 1000, 100  # registered models that are followed
 AT_A_TIME, TURNS_OF_A_NAMESPACE = 8, 2
 FIRST_RETRY_S = 2.0  # after a failed look; later ones wait as long as the poll
@@ -128,7 +128,7 @@ class RegistryRunner(Component):
 
     def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
         """Note which verdicts versions should have; `run` writes them."""
-        if self._mlflow is None or self._writes == OFF or deployment.key not in self._followed:
+        if self._mlflow is None or self._writes == NEVER or deployment.key not in self._followed:
             self._verdicts.pop(deployment.key, None)
             return None
         wanted = {one.source: one for one in registry.verdicts(planned.status, observed)}
@@ -254,7 +254,7 @@ class RegistryRunner(Component):
         async with self._turns.turn(key[0]):
             try:
                 access = await credentials.read(self._client, key[0], followed[1])
-                if self._writes == ON or access.given:
+                if self._writes == ALWAYS or access.given:
                     for source, verdict in wanted.items():
                         if item.confirmed.get(source) != verdict:
                             await _write_one(mlflow, key, verdict, access)

@@ -17,7 +17,7 @@ from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.inputs.registry import RegistrySource
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.planning.facts import registry
-from slipway_operator.registry.runner import OF_A_NAMESPACE, OFF, ON, RegistryRunner
+from slipway_operator.registry.runner import ALWAYS, NEVER, OF_A_NAMESPACE, RegistryRunner
 from tests.operator.registry.tracking import NOW, Api, Bench, Tracking, bench, deployment
 
 URI = "models:/chat@champion"
@@ -280,7 +280,7 @@ async def test_a_verdict_that_is_refused_is_an_event_and_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("writes", "has_secret", "written"), [("auto", False, False), (ON, False, True), (OFF, True, False)]
+    ("writes", "has_secret", "written"), [("auto", False, False), (ALWAYS, False, True), (NEVER, True, False)]
 )
 async def test_when_verdicts_are_written(writes: str, has_secret: bool, written: bool) -> None:
     api, one = credited()
