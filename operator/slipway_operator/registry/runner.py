@@ -155,8 +155,7 @@ class RegistryRunner(Component):
         """Look up what is due, and write verdicts, until cancelled."""
         while True:
             self._news.clear()
-            if self._mlflow is not None and self._may_write():
-                self._begin(self._mlflow)
+            self._begin()
             try:
                 async with asyncio.timeout(IDLE_S):
                     await self._news.wait()
@@ -170,8 +169,11 @@ class RegistryRunner(Component):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, mlflow: MlflowClient) -> None:
+    def _begin(self) -> None:
         """Start what is due and does not go on already: one task for each model, and for each ModelDeployment."""
+        mlflow = self._mlflow
+        if mlflow is None or not self._may_write():
+            return
         now = time.monotonic()
         for lookup, item in self._lookups.items():
             if item.due_at <= now and lookup not in self._tasks:

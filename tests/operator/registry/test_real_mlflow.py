@@ -21,6 +21,7 @@ from slipway_operator.planning.facts import registry
 from slipway_operator.registry.client import MlflowClient
 from slipway_operator.registry.runner import ALWAYS, RegistryRunner
 from testkit import ROOT
+from testkit.until import until_async
 from tests.fetcher.site import contents, run
 from tests.operator.registry.tracking import NOW, Api, Bench, Tracking, deployment
 from tests.support.model_cluster import SETTINGS, ModelCluster, cluster
@@ -55,14 +56,17 @@ def fetched(snapshot: Snapshot, dest: Path) -> str:
     """The digest of what the revision's fetcher brings, run with the arguments of its pod."""
     pod = replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
     arguments = list(pod["initContainers"][0]["args"])
-    at = arguments.index("--uri")
-    uri = arguments[at + 1]
-    del arguments[at : at + 2]
-    arguments[arguments.index("--dest") + 1] = str(dest)
-    del arguments[arguments.index("--dest") : arguments.index("--dest") + 2]
+    uri = snapshot.inputs.model.uri
+    for flag in ("--uri", "--dest"):
+        at = arguments.index(flag)
+        del arguments[at : at + 2]
     code, words, log = run(dest, uri, *arguments, "--allow-host", "127.0.0.1")
     assert code == 0, words + log
     return str(json.loads(words)["weights"]["digest"])
+
+
+def is_open(runner: RegistryRunner) -> bool:
+    return any(one.wanted != one.confirmed for one in runner._verdicts.values())
 
 
 def snapshot_of(world: ModelCluster, version: str) -> Snapshot:
@@ -108,9 +112,7 @@ async def test_a_moved_alias_is_a_canary_whose_files_and_verdict_are_real(server
         world.edit(rollout__abort=rollout.attempt_token)
         world.run_until("Aborted")
         runner.after(chat, world.observed(), Plan(world.parsed()), NOW)
-        async with asyncio.timeout(60):
-            while any(one.wanted != one.confirmed for one in runner._verdicts.values()):
-                await asyncio.sleep(0.05)
+        await until_async(lambda: not is_open(runner), "the verdict is written", 60)
         tags = server.tags("chat", versions[1])
         assert tags["slipway.ns.chat.verdict"] == registry.REJECTED and "UserAbort" in tags["slipway.ns.chat.reason"]
         assert not server.tags("chat", versions[0]) and not api.events
