@@ -221,21 +221,14 @@ class RegistryRunner(Component):
             before = dict(item.known)
             references = set(item.followers.values())
             try:
-                access = await credentials.read(self._client, key[0], key[1])
-                model = await mlflow.model(key[2], access)
-                if item.model is None or item.model.created != model.created or not item.looks % REFRESH_LOOKS:
-                    item.versions = {}  # a model that was deleted and made again has other versions of the same number
-                item.model, item.looks = model, item.looks + 1
-                for reference in references:
-                    item.known[reference] = await _answer(mlflow, item, model, reference, access)
-                failed = any(item.known[reference].problem for reference in references)
+                await self._read(mlflow, key, item, references)
             except RegistryError as error:
-                failed = True
-                for reference in references:
-                    item.known[reference] = _failed(item.known.get(reference), error)
+                _note_failure(item, references, error)
             except Exception:
                 log.exception("a bug: the look-up of the registered model %r raised", key[2])
-                failed = True
+                bug = RegistryError(registry.UNAVAILABLE, "the operator failed to look it up; see its log")
+                _note_failure(item, references, bug)
+            failed = any(item.known[reference].problem for reference in references)
             item.failures = item.failures + 1 if failed else 0
             pause_s = self._poll_s * (1 + JITTER * (2 * random.random() - 1))
             again_s = self._retry.delay_s(item.failures, random.random()) if failed else pause_s
@@ -247,6 +240,18 @@ class RegistryRunner(Component):
         for follower, reference in list(item.followers.items()):
             if item.known.get(reference) != before.get(reference):
                 self._wake(follower)
+
+    async def _read(
+        self, mlflow: MlflowClient, key: LookupKey, item: _Lookup, references: set[RegistryReference]
+    ) -> None:
+        """Read the model once, and what is not known of the versions that are named. Raises RegistryError."""
+        access = await credentials.read(self._client, key[0], key[1])
+        model = await mlflow.model(key[2], access)
+        if item.model is None or item.model.created != model.created or not item.looks % REFRESH_LOOKS:
+            item.versions = {}  # a model that was deleted and made again has other versions of the same number
+        item.model, item.looks = model, item.looks + 1
+        for reference in references:
+            item.known[reference] = await _answer(mlflow, item, model, reference, access)
 
     async def _write(self, mlflow: MlflowClient, key: ObjectKey, item: _Written) -> None:
         followed = self._followed.get(key)
@@ -296,6 +301,11 @@ async def _answer(
         return RegistryAnswer(replace(known, uri=reference.uri, facts=facts))
     except RegistryError as error:
         return _failed(item.known.get(reference), error)
+
+
+def _note_failure(item: _Lookup, references: set[RegistryReference], error: RegistryError) -> None:
+    for reference in references:
+        item.known[reference] = _failed(item.known.get(reference), error)
 
 
 def _failed(former: RegistryAnswer | None, error: RegistryError) -> RegistryAnswer:
