@@ -35,14 +35,11 @@ def plan(
     obj: Json, spec: Spec | Invalid, status: Status, observed: Observed, settings: PlanSettings, now: datetime
 ) -> Plan:
     """One step towards the spec. Pure. `now` is cut to whole seconds, as the status keeps them."""
-    now = now.replace(microsecond=0)
+    now, spec = now.replace(microsecond=0), registry.resolved(spec, status, observed)
     if isinstance(spec, Invalid):
         return refused(obj, status, observed, spec, now)
 
     # What is known
-    spec = registry.resolved(spec, status, observed)
-    if isinstance(spec, Invalid):
-        return refused(obj, status, observed, spec, now)
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots, status)
     if problem := needs.problem(spec, current, observed, settings.policy, obj["metadata"]["namespace"]):
@@ -84,11 +81,10 @@ def plan(
             *translated,
             *transition,
             *end,
-            *events.movements(decided, at, renewed.revisions, evicted),
+            *events.movements(decided, at, renewed, evicted),
             *sleep.events(course, at),
             *table.events(status.conditions, renewed.conditions),
             *events.restored(observed),
-            *registry.moved(read.registry, renewed.registry),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
         ),
         calls=hook_calls.calls(owner, course, ended, at, sizes),

@@ -35,9 +35,9 @@ class VersionVerdict:
     at: datetime
 
 
-def resolved(spec: Spec, status: Status, observed: Observed) -> Spec | Invalid:
+def resolved(spec: Spec | Invalid, status: Status, observed: Observed) -> Spec | Invalid:
     """The spec with the version that its models:/ URI stands for, or why there is none; other specs as they are."""
-    if spec.registry is None:
+    if isinstance(spec, Invalid) or spec.registry is None:
         return spec
     version = _version(spec, status, observed)
     if version is None:
