@@ -24,7 +24,8 @@ from slipway_operator.model.inputs.registry import RegistryReference, RegistrySo
 from slipway_operator.planning.facts import registry
 from slipway_operator.planning.facts.registry import VersionVerdict
 from slipway_operator.registry import answers, credentials
-from slipway_operator.registry.client import Credentials, MlflowClient, RegisteredModel, RegistryError
+from slipway_operator.registry.answers import RegisteredModel
+from slipway_operator.registry.client import Credentials, MlflowClient, RegistryError
 from slipway_operator.turns import Turns
 from slipway_process.backoff import Backoff
 from slipway_process.supervisor import OnFailure

@@ -116,8 +116,10 @@ class Bench:
 
     def due(self) -> None:
         """All looks and writes are due now: in place of the time that passes between them."""
-        for item in (*self.runner._lookups.values(), *self.runner._verdicts.values()):
-            item.due_at = 0.0
+        for lookup in self.runner._lookups.values():
+            lookup.due_at = 0.0
+        for written in self.runner._verdicts.values():
+            written.due_at = 0.0
         self.runner._news.set()
 
 

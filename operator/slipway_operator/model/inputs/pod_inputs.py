@@ -239,8 +239,8 @@ def parse_inputs(record: Json, default_name: str) -> PodInputs:
 @lru_cache(KEPT)
 def _recorded(written: bytes, default_name: str) -> PodInputs:
     if adapter := adapter_of(default_name):
-        record = read(AdapterRecord, written, "inputs")
-        return adapter_inputs(record.model, record.base, adapter)
+        of_adapter = read(AdapterRecord, written, "inputs")
+        return adapter_inputs(of_adapter.model, of_adapter.base, adapter)
     record = read(RecordedInputs, written, "inputs")
     source = RegistrySource(record.registry.name, record.registry.version) if record.registry else None
     return replace(inputs_of(record, default_name), registry=source)
