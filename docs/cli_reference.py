@@ -64,6 +64,14 @@ slipway status iris                             # of a member: its pool beside i
 ```
 [Pools](predict.md#pools-in-a-cluster) explains them.
 
+## Models of a registry
+```
+slipway models                                  # versions of registered models, their aliases, and what serves which
+slipway models chat -A                          # of one model, from the ModelDeployments of all namespaces
+slipway status chat                             # of one ModelDeployment: what the registry has about its version
+```
+[Model registry](registry.md) explains them.
+
 ## Public names that lead by rules
 ```
 slipway routes                                  # ModelRoutes: their names, and whether their targets are there

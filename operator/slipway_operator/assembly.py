@@ -44,6 +44,8 @@ from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
 from slipway_operator.providers.dispatch import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue
+from slipway_operator.registry.client import MlflowClient
+from slipway_operator.registry.runner import RegistryRunner
 from slipway_operator.settings import OperatorSettings
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_operator.tenants.runner import TenantRunner
@@ -93,6 +95,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         Prefetches(client),
         DownloadReader(pods, wake),
         FallbackTargets(process.cache.get, wake),
+        _registry(process),
         _names(process, routes),
         routes,
         _experiments(process),
@@ -124,6 +127,7 @@ def planning_of(settings: OperatorSettings) -> PlanSettings:
         predict_image=settings.predict_image,
         cpu_image=settings.cpu_image,
         pull_secrets=settings.image_pull_secrets,
+        tracking_url=settings.mlflow_url,
     )
 
 
@@ -246,6 +250,21 @@ def _control_api(process: Process) -> ControlApi | None:
         return None
     files = (settings.control_api_cert_file, settings.control_api_key_file)
     return ControlApi(process.client, settings.control_api_port, *files, process.metrics.control_called)
+
+
+def _registry(process: Process) -> RegistryRunner:
+    settings = process.settings
+    url = settings.mlflow_url
+    mlflow = MlflowClient(Dialer(settings.registry_outbound, "look-ups of models"), url) if url else None
+    return RegistryRunner(
+        process.client,
+        mlflow,
+        process.queue.add,
+        process.lease.held,
+        _now,
+        poll_s=settings.mlflow_poll_s,
+        writes=settings.mlflow_write_verdicts,
+    )
 
 
 def _audit(process: Process) -> AuditRunner | None:

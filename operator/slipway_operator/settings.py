@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -27,6 +29,8 @@ GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # a busy machine would lose a shorter one
 # Flags in `explain --help`.
 EXPLAINED = ("log_level", "own_namespace", "server_image", "predict_image", "cpu_image", "gateway_service", "endpoint")
+# As the fetcher reads it, which gets the same URL.
+_TRACKING_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Pairs = tuple[tuple[str, str], ...]
@@ -71,6 +75,13 @@ def _grants(text: str) -> Pairs:
 def _prices(text: str) -> tuple[tuple[str, float], ...]:
     pairs = [item.partition("=") for item in split_items(text)]
     return parse_prices((name.strip(), price.strip()) for name, _, price in pairs)
+
+
+def _tracking_url(text: str) -> str:
+    url = text.rstrip("/")
+    if url and (not _TRACKING_URL.fullmatch(url) or len(url) > 256):
+        raise ValueError("it is no URL of a tracking server: write for example https://mlflow.example.com")
+    return url
 
 
 def _own_namespace() -> str:
@@ -190,6 +201,19 @@ class OperatorSettings(process.ProcessSettings):
     allowed_private_hosts: Annotated[
         tuple[str, ...], _of_text(lambda text: parse_hosts(split_items(text))), Flag("HOST,...")
     ] = Field((), description="names, a.b.svc or *.b.svc, whose private addresses hooks and analyses may call")
+    mlflow_url: Annotated[str, _of_text(_tracking_url), Flag("URL")] = Field(
+        "",
+        description="MLflow tracking server whose registered models spec.model.uri may name by models:/; its host may "
+        "be at a private address; without one there is no model registry",
+    )
+    mlflow_poll_s: Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False), Flag("SECONDS")] = Field(
+        60.0, description="time between two looks at a registered model, a fifth of it left to chance"
+    )
+    mlflow_write_verdicts: Annotated[Literal["auto", "always", "never"], Flag("WHEN")] = Field(
+        "auto",
+        description="write verdicts of rollouts to the tags of versions: auto: with the credentials of "
+        "spec.model.secretRef alone; always: without credentials too",
+    )
     network_policy_release: Annotated[Pairs, _of_text(_labels), Flag("NAME=VALUE,...")] = Field(
         (),
         description="labels of the release's pods: a NetworkPolicy for each ModelDeployment lets gateways and operator "
@@ -313,6 +337,12 @@ class OperatorSettings(process.ProcessSettings):
     def outbound(self) -> EgressPolicy:
         """The destinations that may be called for tenants."""
         return EgressPolicy(self.allowed_private_cidrs, self.allowed_private_hosts, self._api_server())
+
+    @property
+    def registry_outbound(self) -> EgressPolicy:
+        """The same, and the tracking server."""
+        host = urlsplit(self.mlflow_url).hostname or ""
+        return replace(self.outbound, hosts=(*self.allowed_private_hosts, host)) if host else self.outbound
 
     @property
     def policy(self) -> AdminPolicy:

@@ -31,7 +31,8 @@ def main() -> None:
         formats = _formats(settings)
         hub = Hub(settings.hub_endpoint, settings.hub_token.get_secret_value())
         registry = RegistryAccess(settings.registry_config.get_secret_value())
-        sources = Sources(rules, hub, settings.store_access(), registry, formats=formats)
+        tracking = settings.tracking_access()
+        sources = Sources(rules, hub, settings.store_access(), registry, tracking, formats=formats)
         use = CacheUse(settings.cache_dir, settings.cache_scope, settings.cache_pod) if settings.cache_dir else None
         with _progress_served(settings.progress_port):
             report = fetch(

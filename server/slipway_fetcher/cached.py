@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from . import guard
+from . import guard, mlflow
 from .cache import entries
 from .cache.entries import CacheEntry
 from .cache.store import CachedModel, ModelCache
@@ -60,9 +60,11 @@ class ModelSource:
 
     @property
     def fixed_digest(self) -> str | None:
-        """The digest of the files, where an object store's revision is a digest; else None."""
+        """The digest of the files, where the revision of a store or a tracking server is one; else None."""
         scheme = urlsplit(self.uri).scheme
-        return self.revision if scheme in ("s3", "gs", "az") and entries.is_digest(self.revision) else None
+        return (
+            self.revision if scheme in ("s3", "gs", "az", mlflow.SCHEME) and entries.is_digest(self.revision) else None
+        )
 
     @property
     def fixed_version(self) -> str | None:

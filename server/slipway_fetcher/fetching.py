@@ -1,6 +1,6 @@
 """Brings a model folder to the pod, checks it, and leaves a marker when it is whole.
 
-`hub`, `web`, `archive`, `objects` and `oci` bring files, `folder` decides which files are
+`hub`, `web`, `archive`, `objects`, `oci` and `mlflow` bring files, `folder` decides which files are
 kept, `guard` decides which addresses may be called, `pin` compares the files with the revision's digest, `cached` keeps
 them for other pods.
 """
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from slipway_process.model_folder import checkpoint, classic
 
-from . import folder, guard, marker, pin, web
+from . import folder, guard, marker, mlflow, pin, web
 from . import hub as hubs
 from .cached import CachedFetch, CacheUse, ModelSource
 from .checksums import known
@@ -36,7 +36,12 @@ log = logging.getLogger("slipway.fetcher")
 
 PVC_MOUNT = Path("/mnt/pvc")
 LINK = "current"  # symlink in --dest to the model's folder, for engines other than slipway-server
-_PINNED_BY_FILES = ("file", "pvc", *location.SCHEMES)  # schemes whose --revision is the digest of the files
+_PINNED_BY_FILES = (
+    "file",
+    "pvc",
+    *location.SCHEMES,
+    mlflow.SCHEME,
+)  # schemes whose --revision is the digest of the files
 LEFT_OUT_KEPT = 1000  # most names of left-out files that the marker lists
 
 
@@ -48,6 +53,7 @@ class Sources:
     hub: Hub = field(default_factory=Hub)
     store: StoreAccess = field(default_factory=StoreAccess)
     registry: RegistryAccess = field(default_factory=RegistryAccess)
+    tracking: mlflow.TrackingAccess = field(default_factory=mlflow.TrackingAccess)
     pvc_mount: Path = PVC_MOUNT
     formats: Formats = folder.SLIPWAY  # others are for other engines, which find the folder by LINK
     resolved: Resolved = lambda version, size: None  # called before a download begins
@@ -172,6 +178,12 @@ def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | 
                 pinned=kept.commit if kept else "", formats=formats, resolved=resolved,
             )  # fmt: skip
             return Found(path, commit, tuple(left_out))
+        case mlflow.SCHEME:
+            pin.sha256_pin(revision)
+            path, left_out = mlflow.download(
+                uri, dest, max_bytes, rules, sources.tracking, formats=formats, resolved=resolved
+            )
+            return Found(path, "", tuple(left_out))
     raise FetchError(f"{guard.shown(uri)} is not understood: model URIs begin with {SCHEMES}.")
 
 

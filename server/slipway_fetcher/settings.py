@@ -11,9 +11,10 @@ from slipway_process.values import Bytes, Flag, Folder, LogLevel, Names, Optiona
 
 from .guard import ALLOW_NETWORKS
 from .hub import ENDPOINT
+from .mlflow import TrackingAccess
 from .objects.access import IDENTITY, SECRETS, StoreAccess
 
-SCHEMES = "file://, pvc://, hf://, https://, s3://, gs://, az:// and oci://"
+SCHEMES = "file://, pvc://, hf://, https://, s3://, gs://, az://, oci:// and mlflow-artifacts://"
 Secret = Annotated[SecretStr, AfterValidator(lambda text: SecretStr(text.get_secret_value().strip())), Flag("")]
 _WEB_IDENTITY = "of the pod's own identity, as its platform injects it"
 
@@ -31,7 +32,7 @@ class FetcherSettings(ProcessSettings):
     revision: Annotated[str, Variable(), Flag("REVISION")] = Field(
         "",
         description="hf: branch, tag or commit; https: sha256:DIGEST of the archive or the manifest; file and pvc: "
-        "sha256:DIGEST of the folder, as the marker has it; s3, gs and az: the same",
+        "sha256:DIGEST of the folder, as the marker has it; s3, gs, az and mlflow-artifacts: the same",
     )
     dest: Annotated[Folder, Variable()] = Field(description="folder for the marker and downloads")
     any_engine: Annotated[Switch, Variable()] = Field(
@@ -80,10 +81,21 @@ class FetcherSettings(ProcessSettings):
         description="credentials of registries, as .dockerconfigjson has them; from spec.model.secretRef too",
     )
     endpoint: Annotated[str, Variable(), Flag("URL")] = Field(
-        "", description="an S3-compatible store in place of the cloud's own, or another endpoint of gs and az"
+        "",
+        description="an S3-compatible store in place of the cloud's own, or another endpoint of gs and az; of "
+        "mlflow-artifacts the tracking server",
     )
     region: Annotated[str, Variable(), Flag("REGION")] = Field("", description="of an s3 bucket; us-east-1 without it")
     account: Annotated[str, Variable(), Flag("NAME")] = Field("", description="storage account of an az container")
+    mlflow_tracking_token: Annotated[Secret, Variable("MLFLOW_TRACKING_TOKEN")] = Field(
+        SecretStr(""), description="token of the tracking server, sent only to it; from spec.model.secretRef too"
+    )
+    mlflow_tracking_username: Annotated[Secret, Variable("MLFLOW_TRACKING_USERNAME")] = Field(
+        SecretStr(""), description="user of the tracking server, in place of a token"
+    )
+    mlflow_tracking_password: Annotated[Secret, Variable("MLFLOW_TRACKING_PASSWORD")] = Field(
+        SecretStr(""), description="password of this user"
+    )
     aws_access_key_id: Annotated[Secret, Variable("AWS_ACCESS_KEY_ID")] = Field(
         SecretStr(""), description="key of an s3 store; this and the next six in a cluster from spec.model.secretRef"
     )
@@ -124,6 +136,10 @@ class FetcherSettings(ProcessSettings):
     azure_authority_host: Annotated[str, Flag(""), Variable("AZURE_AUTHORITY_HOST")] = Field(
         "", description="one of Microsoft's own hosts that exchange the token"
     )
+
+    def tracking_access(self) -> TrackingAccess:
+        names = ("mlflow_tracking_token", "mlflow_tracking_username", "mlflow_tracking_password")
+        return TrackingAccess(self.endpoint, *(getattr(self, name).get_secret_value() for name in names))
 
     def store_access(self) -> StoreAccess:
         names = (*(name for secrets in SECRETS.values() for name in secrets), *IDENTITY)

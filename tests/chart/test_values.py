@@ -196,6 +196,9 @@ OTHER: Values = {
     "gateway.podDisruptionBudget.enabled": False,
     "keys.rotationSeconds": 7200,
     "podPolicy": [{"namespaces": ["team-a"], "serviceAccountNames": ["reader"]}],
+    "registry.mlflow.url": "https://mlflow.example.com",
+    "registry.mlflow.pollSeconds": 30,
+    "registry.mlflow.writeVerdicts": "never",
     "acceleratorTypes": {"h100": {"resource": "nvidia.com/gpu"}},
     "modelCache.namespaces": ["team-a"],
     "modelCache.hostPath": "/mnt/models",
@@ -310,6 +313,10 @@ NEEDS: dict[str, Values] = {
     **exposed_needs("gateway"),
     **exposed_needs("console", **{"console.enabled": True}),
     "jobs.existingSecret": {"jobs.enabled": True},
+    **{
+        f"registry.mlflow.{leaf}": {"registry.mlflow.url": "http://mlflow.mlflow.svc:5000"}
+        for leaf in ("pollSeconds", "writeVerdicts")
+    },
     **{
         f"tracing.{leaf}": {"tracing.endpoint": "http://otel:4318"}
         for leaf in ("sample", "maxPerSecond", "parentsPerSecond")
@@ -525,6 +532,8 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ({"operator.hooks.signingSecret.name": "My_Secret"}, "operator/hooks/signingSecret/name"),
         ({"operator.outbound.allowedCIDRs": ["10.96.0.1"]}, "operator/outbound/allowedCIDRs"),
         ({"operator.outbound.allowedHosts": ["*"]}, "operator/outbound/allowedHosts"),
+        ({"registry.mlflow.url": "https://user:word@mlflow.example.com"}, "registry/mlflow/url"),
+        ({"registry.mlflow.pollSeconds": 1}, "registry/mlflow/pollSeconds"),
         ({"auth.tokenReview.audience": "a,b"}, "auth/tokenReview/audience"),
         ({"gateway.stickyBy": ["cookie"]}, "gateway/stickyBy"),
         ({"gateway.allowedOrigins": ["app.example.com"]}, "gateway/allowedOrigins"),

@@ -40,6 +40,7 @@ ALLOWED = {
     "operator/slipway_operator/metrics_api/sampler.py _for_a_period": Site(1, HERE),
     "operator/slipway_operator/pools/runner.py PoolRunner._reports": Site(1, HERE),
     "operator/slipway_operator/adapters/runner.py AdapterRunner._reports": Site(1, HERE),
+    "operator/slipway_operator/registry/runner.py RegistryRunner._start": Site(1, LOGGED),
     "operator/slipway_operator/providers/runner.py MeasurementRunner.follow": Site(1, LOGGED),
     "operator/slipway_operator/providers/runner.py MeasurementRunner._end": Site(1, LOGGED),
     "gateway/slipway_gateway/authentication/service_accounts.py ServiceAccountTokens._begin": Site(1, LOGGED),

@@ -336,7 +336,10 @@ CEL_CASES = (
         "spec.model.secretRef holds credentials of a hub, an object store or a registry and goes with hf://, s3://",
         bad=tuple(_model(uri=uri, secretRef={"name": "hub"}) for uri in ("https://a/m.tar", "pvc://a/b", "file:///m")),
         good=(
-            *(_model(uri=uri, secretRef={"name": "keys"}) for uri in ("s3://abc/m", "gs://abc/m", "oci://h/r:1")),
+            *(
+                _model(uri=uri, secretRef={"name": "keys"})
+                for uri in ("s3://abc/m", "gs://abc/m", "oci://h/r:1", "models:/m/3")
+            ),
             *(_model(secretRef={"name": "hub"}), _model(uri="https://a/m.tar")),
         ),
     ),
@@ -466,17 +469,24 @@ CEL_CASES = (
     ),
     Case(
         "revision-is-a-digest",
-        "spec.model.revision of an https://, s3://, gs://, az://, pvc:// or file:// model is its digest",
+        "spec.model.revision of an https://, s3://, gs://, az://, pvc://, file:// or models:/ model is its digest",
         bad=(
             _model(uri="pvc://claim/m", revision="main"),
             _model(uri="file:///m", revision="sha256:12"),
             _model(uri="https://host/m.tar", revision="sha256:" + "A" * 64),
             _model(uri="s3://bucket/m", revision="main"),
+            _model(uri="models:/m/3", revision="main"),
         ),
         good=tuple(
             _model(uri=uri, revision="sha256:" + "0a" * 32)
-            for uri in ("pvc://c/m", "file:///m", "https://h/m.tar", "gs://abc/m")
+            for uri in ("pvc://c/m", "file:///m", "https://h/m.tar", "gs://abc/m", "models:/m/3")
         ),
+    ),
+    Case(
+        "revision-alias",
+        "spec.model.revision does not go with an alias of a registered model",
+        bad=(_model(uri="models:/m@champion", revision="sha256:" + "0a" * 32),),
+        good=(_model(uri="models:/m@champion"), _model(uri="models:/m/3", revision="sha256:" + "0a" * 32)),
     ),
     Case(
         "revision-of-a-repository",
@@ -486,7 +496,7 @@ CEL_CASES = (
     ),
     Case(
         "uri-scheme",
-        "spec.model.uri must start with hf://, https://, s3://, gs://, az://, oci://, pvc:// or file://",
+        "spec.model.uri must start with hf://, https://, s3://, gs://, az://, oci://, pvc://, file:// or models:/",
         bad=_uri(
             "org/model", "S3://bucket/model", "http://host/model.tar", "HF://org/model", "hf://", "docker://h/r:1"
         ),
@@ -503,6 +513,15 @@ CEL_CASES = (
         "spec.model.name must not contain '/', because namespace/name is how a ModelDeployment is always reached",
         bad=tuple(_model(name=name) for name in ("org/chat", "Qwen/Qwen3-0.6B", "a/b/c")),
         good=(_model(name="Qwen3-0.6B"),),
+    ),
+    Case(
+        "uri-registry",
+        "a models:/ uri names a registered model by an alias or a version",
+        bad=(
+            *_uri("models:/m", "models:/m/Production", "models:/m/0", "models:/m@", "models://m@x", "models:/a:b@x"),
+            *_uri("models:/a?b@x", "models:/ a@x", "models:/a\tb@x", "models:/m@a/3", "models:m/3"),
+        ),
+        good=_uri("models:/chat@champion", "models:/a.b my_model/12", "models:/é-1@x_2"),
     ),
     Case(
         "uri-pvc",

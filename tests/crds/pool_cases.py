@@ -31,6 +31,12 @@ CEL_CASES = (
         good=(_member(), _member(model={"task": "classify", "format": "onnx"})),
     ),
     Case(
+        "pool-registry",
+        "spec.model.uri of a model with spec.pool is no models:/ URI",
+        bad=(_member(model={"uri": "models:/m/3", "revision": DIGEST}),),
+        good=(_member(),),
+    ),
+    Case(
         "pool-pods",
         "a model with spec.pool has no pods of its own: remove spec.resources, placement, pod, engine, batching, "
         "autoscaling and restartAt, and write them into the ModelPool",

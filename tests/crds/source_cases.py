@@ -91,15 +91,15 @@ CEL_CASES = (
     ),
     Case(
         "store-uri",
-        "spec.model.objectStore goes with s3://, gs:// and az:// only",
+        "spec.model.objectStore goes with s3://, gs://, az:// and models:/ only",
         bad=(_store("hf://org/m", endpoint="https://h"), _store("https://h/m.tar", region="a"), _store("oci://h/r:1")),
-        good=(_store(), _store("gs://bucket/m", endpoint="https://h")),
+        good=(_store(), _store("gs://bucket/m", endpoint="https://h"), _store("models:/m/3", endpoint="https://h")),
     ),
     Case(
         "store-region",
-        "spec.model.objectStore.region is for s3:// only: remove it",
+        "spec.model.objectStore.region is for s3:// and models:/ only: remove it",
         bad=(_store("gs://bucket/m", region="eu"), _store("az://bucket/m", region="eu", account="team1")),
-        good=(_store(region="eu-central-1"),),
+        good=(_store(region="eu-central-1"), _store("models:/m@x", region="eu-central-1")),
     ),
     Case(
         "store-account",

@@ -44,6 +44,7 @@ def test_every_field_is_described_and_nothing_is_open() -> None:
         ({"deploymentRef": {"name": "chat", "namespace": "other"}}, "spec.deploymentRef.namespace"),
         ({"model": {}}, "spec.model.uri"),
         ({"model": {"uri": "pvc://claim/a"}}, "is no pvc://"),
+        ({"model": {"uri": "models:/a@x"}}, "is no models:/ URI"),
         ({"model": {"uri": "ftp://host/a"}}, "spec.model.uri must start with"),
         ({"model": {"uri": "https://key@host/a.tar"}}, "must not hold credentials"),
         ({"model": SMALLEST["model"] | {"objectStore": {"endpoint": "http://s:9000"}}}, "s3://, gs:// and az:// only"),

@@ -20,6 +20,7 @@ from slipway_operator.model.cluster.observed import (
     Observed,
     Pod,
     PodTrouble,
+    RegistryAnswer,
     ScalingReport,
     Snapshot,
     Workload,
@@ -52,6 +53,7 @@ class World:
     spec: dict[str, Any]
     adapter: bool = False  # it is a ModelAdapter, whose revisions are entries in place of pods
     hold: Hold | None = None  # its ModelDeployment lets it not roll out
+    registry: RegistryAnswer | None = None  # the last answer of the model registry
     uris: dict[str, str] = field(default_factory=dict)  # models by revision, even of one whose record is lost
     now: datetime = START
     generation: int = 1
@@ -188,6 +190,7 @@ class World:
             no_groups=self.no_groups,
             serves_claims=self.serves_claims,
             hold=self.hold,
+            registry=self.registry,
         )
 
     def fixpoint(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from slipway_cli.api import Json
-from slipway_cli.objects import deployment, pods
+from slipway_cli.objects import deployment, pods, registered_model
 from slipway_cli.objects.bad_when_true import BAD_WHEN_TRUE
 from slipway_cli.objects.deployment import ANALYZING, CAPACITY_WAIT, FIRST, PAUSED, Deployment
 from slipway_cli.objects.pods import PodRow
@@ -82,6 +82,7 @@ class View:
     notes: tuple[str, ...] = ()  # objects that could not be read, and why
     rollback: str | None = None  # which revision runs in place of the spec's; None while no rollback holds
     pool: Pool | None = None  # that serves it, without its entries
+    registry: tuple[str, ...] = ()  # what is known of the registered model that it serves
     outdated: str | None = None  # why the status is not kept up to date; None while an operator runs
 
 
@@ -122,6 +123,7 @@ def build_view(
         notes=tuple(notes),
         rollback=_describe_rollback(of),
         pool=replace(pool, entries=()) if pool else None,
+        registry=registered_model.describe(status),
         outdated=outdated,
     )
 

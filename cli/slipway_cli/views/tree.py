@@ -31,6 +31,7 @@ def build_tree(view: View, now: datetime) -> Tree:
         branch = root.add(_revision(revision))
         for pod in revision.pods:
             branch.add(_pod(pod, now))
+    _branch(root, "registered model", [Text(line) for line in view.registry])
     if view.pool:
         _pool(root, view.pool, now)
     _branch(root, "steps", [_step(number, step) for number, step in enumerate(view.steps, 1)])

@@ -43,3 +43,8 @@ def is_leaving(item: Object) -> bool:
 def _controller(item: Object) -> Object | None:
     references = item["metadata"].get("ownerReferences") or ()
     return next((one for one in references if one.get("controller")), None)
+
+
+def holds_own_keys(secret: Object) -> bool:
+    """Whether a Secret has Slipway's own keys, which the operator may read, but authors of objects may not."""
+    return (secret["metadata"].get("labels") or {}).get(labels.MANAGED_BY) == "slipway"

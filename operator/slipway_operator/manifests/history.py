@@ -47,6 +47,7 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
             **({"fetcherImage": snapshot.fetcher_image} if snapshot.fetcher_image else {}),
             **({"accelerator": snapshot.accelerator} if snapshot.accelerator else {}),
             **({"tls": True} if snapshot.tls else {}),
+            **({"trackingUrl": snapshot.tracking_url} if snapshot.tracking_url else {}),
             **({"pullSecrets": list(snapshot.pull_secrets)} if snapshot.pull_secrets else {}),
         },
     }

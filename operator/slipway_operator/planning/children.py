@@ -14,6 +14,7 @@ from slipway_operator.model.cluster import history
 from slipway_operator.model.cluster.observed import Child, Snapshot, Workload
 from slipway_operator.model.cluster.plan import Annotate, Create, Delete, Scale
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY
+from slipway_operator.model.inputs.registry import ARTIFACTS
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import recall, revision
 from slipway_operator.planning.facts.situation import Situation
@@ -88,6 +89,7 @@ def _described(at: Situation, settings: PlanSettings) -> Snapshot:
         accelerator=settings.policy.accelerator(at.spec.inputs),
         tls=settings.tls and at.spec.inputs.engine.type == SLIPWAY,
         pull_secrets=settings.pull_secrets,
+        tracking_url=settings.tracking_url if at.spec.inputs.model.scheme == ARTIFACTS else "",
     )
 
 

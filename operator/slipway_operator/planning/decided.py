@@ -23,6 +23,7 @@ class PlanSettings:
     predict_image: str = ""  # in place of server_image for models that need no torch; empty: no such image
     cpu_image: str = ""  # in place of server_image for pods without a device; empty: no such image
     pull_secrets: tuple[str, ...] = ()  # Secrets by which pods of new revisions pull images, in their own namespace
+    tracking_url: str = ""  # MLflow tracking server of the installation; empty: none
 
     def image_of(self, inputs: PodInputs) -> str:
         """The image of a new revision: a smaller one where the spec itself says what is not needed."""

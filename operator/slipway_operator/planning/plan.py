@@ -16,7 +16,7 @@ from slipway_operator.planning.analysis import continuing, measuring, runs
 from slipway_operator.planning.children import annotations, creations, deletions, scalings
 from slipway_operator.planning.conditions import table
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import groups, needs, references, restore, revision, weights
+from slipway_operator.planning.facts import groups, needs, references, registry, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import events, requeue
 from slipway_operator.planning.reporting.refused import refused
@@ -35,7 +35,7 @@ def plan(
     obj: Json, spec: Spec | Invalid, status: Status, observed: Observed, settings: PlanSettings, now: datetime
 ) -> Plan:
     """One step towards the spec. Pure. `now` is cut to whole seconds, as the status keeps them."""
-    now = now.replace(microsecond=0)
+    now, spec = now.replace(microsecond=0), registry.resolved(spec, status, observed)
     if isinstance(spec, Invalid):
         return refused(obj, status, observed, spec, now)
 
@@ -81,7 +81,7 @@ def plan(
             *translated,
             *transition,
             *end,
-            *events.movements(decided, at, renewed.revisions, evicted),
+            *events.movements(decided, at, renewed, evicted),
             *sleep.events(course, at),
             *table.events(status.conditions, renewed.conditions),
             *events.restored(observed),

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, NotFound, Unavailable
+from slipway_operator.kube.ownership import holds_own_keys
 from slipway_operator.kube.resources import JOBS, SECRETS
 from slipway_operator.model.analysis.closed_job import closed, secrets_of
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.providers.answers import Unanswered
-from slipway_operator.providers.secrets import is_own
 
 POLL_S = 2.0
 GRACE_S = 60.0  # waited beyond the Job's deadline, because a cluster may report its end late
@@ -74,7 +74,7 @@ class Jobs:
 
     async def _is_own(self, namespace: str, name: str) -> bool:
         try:
-            return is_own(await self._client.get(SECRETS, namespace, name))
+            return holds_own_keys(await self._client.get(SECRETS, namespace, name))
         except NotFound:  # then the pod fails, and Kubernetes reports why
             return False
 

@@ -2,13 +2,12 @@
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound, Refused
+from slipway_operator.kube.ownership import holds_own_keys
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.model import labels
 from slipway_operator.model.analysis.measure import Header, SecretKey
 from slipway_operator.providers.answers import Unanswered
 
@@ -25,11 +24,6 @@ async def resolved(client: Client, namespace: str, headers: Iterable[Header]) ->
     }
 
 
-def is_own(secret: Mapping[str, Any]) -> bool:
-    """Whether a Secret holds Slipway's own keys, which the operator may read, but authors of templates may not."""
-    return (secret["metadata"].get("labels") or {}).get(labels.MANAGED_BY) == "slipway"
-
-
 async def _read(client: Client, namespace: str, wanted: SecretKey) -> str:
     what = f"Secret {wanted.name!r}, key {wanted.key!r},"
     try:
@@ -43,7 +37,7 @@ async def _read(client: Client, namespace: str, wanted: SecretKey) -> str:
         ) from error
     except ApiError as error:
         raise Unanswered(f"{what} cannot be read: {error}") from error
-    if is_own(secret):
+    if holds_own_keys(secret):
         raise Unanswered(f"{what} may not be read: it holds keys of Slipway")
     data = secret.get("data") or {}
     if wanted.key not in data:

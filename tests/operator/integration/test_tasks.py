@@ -31,6 +31,7 @@ from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.model_routes.runner import ModelRouteRunner
 from slipway_operator.pools.runner import PoolRunner
 from slipway_operator.queue import WorkQueue
+from slipway_operator.registry.runner import RegistryRunner
 from slipway_operator.settings import parse
 from slipway_operator.telemetry.health import Pulse
 from slipway_operator.tenants.runner import TenantRunner
@@ -56,6 +57,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "cache": (ObjectCache, "run"),
     "lease": (Lease, "renew"),
     "names": (Names, "run"),
+    "registry": (RegistryRunner, "_begin"),
     "keys": (Keys, "run"),
     "certificates": (Certificates, "run"),
     "pools": (PoolRunner, "look"),

@@ -1,26 +1,21 @@
 """A real S3 for tests: moto, in an environment of its own, because it needs libraries that ours have left behind."""
 
 import contextlib
-import hashlib
 import http.client
 import re
-import shutil
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from bench.engine.environments import uv
-from devcluster.places import places
-from devcluster.processes import run
 from testkit.world.program import Launch, running
+from tests.support.stores.installed import environment
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 # Enough for moto where it checks no identities: it must not take a call for an anonymous one.
 SIGNED = "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
-START_S, INSTALL_S = 60.0, 300.0
+START_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -55,26 +50,10 @@ class S3:
 
 
 @contextlib.contextmanager
-def moto(log: Path, **environment: str) -> Iterator[S3]:
+def moto(log: Path, **variables: str) -> Iterator[S3]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [str(_environment() / "bin" / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    command = [str(environment("moto", REQUIREMENTS) / "bin" / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     url = f"http://127.0.0.1:{port}"
-    with running(Launch(command, environment, url, f"{url}/moto-api/"), log, START_S):
+    with running(Launch(command, variables, url, f"{url}/moto-api/"), log, START_S):
         yield S3(port, log)
-
-
-def _environment() -> Path:
-    """Installed once for each list of versions, each of them with its hash."""
-    key = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = places().cache / f"moto-{key}"
-    if folder.exists():
-        return folder
-    made = folder.with_name(f"{folder.name}.{id(folder):x}.partial")
-    run([uv(), "venv", "--quiet", "--relocatable", "--python", sys.executable, str(made)])
-    install = [uv(), "pip", "install", "--quiet", "--require-hashes", "--python", str(made / "bin" / "python")]
-    run([*install, "--requirement", str(REQUIREMENTS)], timeout=INSTALL_S)
-    with contextlib.suppress(OSError):
-        made.rename(folder)  # another process of this test run may have been faster
-    shutil.rmtree(made, ignore_errors=True)
-    return folder

@@ -15,9 +15,15 @@ ModelUri = Annotated[
     str,
     Field(min_length=1, max_length=2048),
     CelRule(
-        "self.matches('^(hf|https|s3|gs|az|oci|pvc|file)://.+')",
-        "spec.model.uri must start with hf://, https://, s3://, gs://, az://, oci://, pvc:// or file://; write for "
-        "example hf://org/model",
+        "self.matches('^(hf|https|s3|gs|az|oci|pvc|file)://.+') || self.startsWith('models:')",
+        "spec.model.uri must start with hf://, https://, s3://, gs://, az://, oci://, pvc://, file:// or models:/; "
+        "write for example hf://org/model",
+    ),
+    CelRule(
+        "!self.startsWith('models:') || self.matches("
+        r"'^models:/[^/:@?#%\\x00-\\x20\\x7f][^/:@?#%\\x00-\\x1f\\x7f]{0,255}"
+        "(@[A-Za-z0-9_-]{1,128}|/[1-9][0-9]{0,8})$')",
+        "a models:/ uri names a registered model by an alias or a version: write models:/NAME@ALIAS or models:/NAME/3",
     ),
     CelRule(
         "!self.startsWith('s3://') || (self.matches('^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^?#]*)?$') && !self.matches('^s3://[^/]*[.][.-]'))",
@@ -79,7 +85,8 @@ class ModelSecretRef(ApiType):
     hf:// it has the token of the hub. For s3:// its keys are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
     AWS_SESSION_TOKEN, for gs:// GOOGLE_SERVICE_ACCOUNT_KEY, for az:// AZURE_STORAGE_ACCOUNT_NAME,
     AZURE_STORAGE_ACCOUNT_KEY and AZURE_STORAGE_SAS_TOKEN; each of them is optional. For oci:// its type is
-    kubernetes.io/dockerconfigjson."""
+    kubernetes.io/dockerconfigjson. For models:/ its keys are MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and
+    MLFLOW_TRACKING_PASSWORD, and those of s3:// where the files are there; the operator reads the former, too."""
 
     name: ObjectName
     """Name of the Secret."""
@@ -113,12 +120,13 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
 
 
 @rule(
-    f"!has(self.objectStore) || {_STORE}",
-    "spec.model.objectStore goes with s3://, gs:// and az:// only: remove it, or use a uri like s3://bucket/model",
+    f"!has(self.objectStore) || {_STORE} || self.uri.startsWith('models:')",
+    "spec.model.objectStore goes with s3://, gs://, az:// and models:/ only: remove it, or use a uri like "
+    "s3://bucket/model",
 )
 @rule(
-    "!has(self.objectStore) || !has(self.objectStore.region) || self.uri.startsWith('s3://')",
-    "spec.model.objectStore.region is for s3:// only: remove it",
+    "!has(self.objectStore) || !has(self.objectStore.region) || self.uri.matches('^(s3://|models:)')",
+    "spec.model.objectStore.region is for s3:// and models:/ only: remove it",
 )
 @rule(
     "!has(self.objectStore) || !has(self.objectStore.account) || self.uri.startsWith('az://')",
@@ -142,9 +150,14 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
 @rule(
     "!has(self.revision) || self.uri.matches('^(hf|oci)://') || self.revision.matches('^sha256:[0-9a-f]{64}$')",
     (
-        "spec.model.revision of an https://, s3://, gs://, az://, pvc:// or file:// model is its digest: write sha256: "
-        "and 64 hexadecimal digits in lower case"
+        "spec.model.revision of an https://, s3://, gs://, az://, pvc://, file:// or models:/ model is its digest: "
+        "write sha256: and 64 hexadecimal digits in lower case"
     ),
+)
+@rule(
+    "!has(self.revision) || !self.uri.startsWith('models:') || !self.uri.contains('@')",
+    "spec.model.revision does not go with an alias of a registered model, which may move: remove it, or write the "
+    "version, for example models:/chat/3",
 )
 @rule(
     "!has(self.revision) || !self.uri.startsWith('hf://') || !self.revision.startsWith('sha256:')",
@@ -154,10 +167,10 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
     ),
 )
 @rule(
-    "!has(self.secretRef) || self.uri.matches('^(hf|s3|gs|az|oci)://')",
+    "!has(self.secretRef) || self.uri.matches('^(hf|s3|gs|az|oci)://') || self.uri.startsWith('models:')",
     (
         "spec.model.secretRef holds credentials of a hub, an object store or a registry and goes with hf://, s3://, "
-        "gs://, az:// and oci:// only: remove it, or use a uri like hf://org/model"
+        "gs://, az://, oci:// and models:/ only: remove it, or use a uri like hf://org/model"
     ),
 )
 @rule(
@@ -199,15 +212,17 @@ class ModelSpec(ApiType):
 
     uri: ModelUri
     """Location of the weights: hf://org/model, https://host/model.tar, s3://bucket/folder, gs://bucket/folder,
-    az://container/folder, oci://registry/repository:tag, pvc://claim/path, or file:///path inside the server image.
-    Weights must be safetensors, or files of spec.model.format with task: predict or classify; pickled files are
-    rejected."""
+    az://container/folder, oci://registry/repository:tag, pvc://claim/path, file:///path inside the server image, or
+    models:/NAME@ALIAS and models:/NAME/VERSION of the MLflow registry that the administrator has set. An alias that
+    moves to another version starts a rollout of that version; status.registry has what was resolved. Weights must be
+    safetensors, or files of spec.model.format with task: predict or classify; pickled files are rejected."""
     secret_ref: ModelSecretRef | None = None
     object_store: ObjectStoreSpec | None = None
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """Branch, tag or commit of an hf:// repository; sha256: and a digest for an https:// archive or manifest, or for
-    the files of an s3://, gs://, az://, pvc:// or file:// folder. A branch is resolved once: the first pod reports the
-    commit, and all later pods of the revision load it. docs/server.md describes the digest."""
+    the files of an s3://, gs://, az://, pvc:// or file:// folder, or of models:/NAME/VERSION. A branch is resolved
+    once: the first pod reports the commit, and all later pods of the revision load it. docs/server.md describes the
+    digest."""
     cache: Annotated[str, OneOf(("none", "node", "claim", "image"))] = "none"
     """Where downloaded weights are kept for other pods. none: each pod has its own copy. node: on each node, where an
     administrator has switched it on for the namespace (modelCache of the chart's values). claim: in a

@@ -330,3 +330,16 @@ class InputsRecord(ApiType):
     resources: ResourcesSpec | None = None
     placement: Placement | None = None
     pod: PodFields | None = None
+
+
+class RegistryRecord(ApiType):
+    """Version of a registered model that a revision runs."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    version: Annotated[str, Field(min_length=1, max_length=16)]
+
+
+class RecordedInputs(InputsRecord):
+    """What is kept with each revision: its inputs, and what the operator resolved for it. `model.uri` is resolved."""
+
+    registry: RegistryRecord | None = None

@@ -63,6 +63,10 @@ class AdapterModelSpec(ApiType):
     uri: Annotated[
         ModelUri,
         CelRule(
+            "!self.startsWith('models:')",
+            "spec.model.uri of a ModelAdapter is no models:/ URI: write the location of its files",
+        ),
+        CelRule(
             "!self.startsWith('pvc://')",
             "the pods of the ModelDeployment download adapters: spec.model.uri of a ModelAdapter is no pvc://",
         ),

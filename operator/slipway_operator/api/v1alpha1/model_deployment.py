@@ -420,6 +420,11 @@ class RolloutIntents(ApiType):
     "cache are not for it; write the Secret into spec.secretRef of the ModelPool",
 )
 @rule(
+    "!has(self.pool) || !self.model.uri.startsWith('models:')",
+    "spec.model.uri of a model with spec.pool is no models:/ URI, because its pods download at different times: write "
+    "the location of the files, and their digest in spec.model.revision",
+)
+@rule(
     "!has(self.pool) || self.model.uri.startsWith('file://') || (self.model.uri.startsWith('oci://') && "
     "self.model.uri.contains('@sha256:')) || (has(self.model.revision) && "
     "self.model.revision.matches('^(sha256:[0-9a-f]{64}|[0-9a-f]{40})$'))",

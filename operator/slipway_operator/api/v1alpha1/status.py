@@ -14,6 +14,7 @@ from slipway_operator.api.v1alpha1.accuracy_status import AccuracyStatus
 from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason, Text
 from slipway_operator.api.v1alpha1.hooks import Ended, HookState
 from slipway_operator.api.v1alpha1.provider import MetricRun
+from slipway_operator.api.v1alpha1.registry_status import RegistryStatus
 
 MAX_WAKES = 5
 MOST_REVISIONS = 64
@@ -321,6 +322,8 @@ class RevisionStatus:
     """Percent of new requests."""
     version: str | None = None
     """Human-readable version."""
+    registry: Annotated[str, AtMost(512)] | None = None
+    """models:/NAME/VERSION of a model that is from a registry."""
     inflight: Int32 | None = None
     """Number of requests in progress at the gateways."""
     scale_down_at: Time | None = None
@@ -528,6 +531,7 @@ class Status:
     slo: ServiceLevelStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     accuracy: AccuracyStatus | None = None
+    registry: RegistryStatus | None = None
     revisions: Annotated[tuple[RevisionStatus, ...], AtMost(MOST_REVISIONS)] = ()
     """Revisions that have pods."""
     aborted_revisions: Annotated[tuple[Annotated[str, Field(description="REVISION/ATTEMPT.")], ...], AtMost(20)] = ()

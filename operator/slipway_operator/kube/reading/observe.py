@@ -289,6 +289,7 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         accelerator=dict(data.get("accelerator") or {}),
         tls=data.get("tls") is True,
         pull_secrets=tuple(str(name) for name in data.get("pullSecrets") or ()),
+        tracking_url=str(data.get("trackingUrl", "")),
     )
 
 

@@ -13,6 +13,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
 from slipway_operator.model.inputs.pod_inputs import CLASSIC, SLIPWAY, KeyRef, Model
+from slipway_operator.model.inputs.registry import ARTIFACTS
 
 CLAIM_DIR = "/mnt/pvc"
 _DEVICES = "accelerator"  # name by which containers refer to the pod's ResourceClaim
@@ -22,6 +23,7 @@ STORE_SECRETS = {
     "gs": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
     "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 }
+TRACKING_SECRETS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 REGISTRY_CONFIG, REGISTRY_KEY = "DOCKER_AUTH_CONFIG", ".dockerconfigjson"
 # The user may replace HOME and POD_NAME: no pod depends on them.
 _POD_NAME = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
@@ -187,7 +189,7 @@ def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
         "name": "fetch",
         **_container(snapshot, snapshot.fetcher_image or snapshot.image, variables, read_only_root=True),
         "command": ["slipway-fetcher"],
-        "args": ["--uri", model.uri, *revision, *_store_flags(model), "--dest", MODEL_DIR, *kinds],
+        "args": ["--uri", model.uri, *revision, *_store_flags(snapshot), "--dest", MODEL_DIR, *kinds],
         "resources": _resources(snapshot, with_accelerator=False),
     }
 
@@ -220,8 +222,10 @@ def _server(snapshot: Snapshot, profile: EngineProfile) -> dict[str, Any]:
     }
 
 
-def _store_flags(model: Model) -> list[str]:
-    store = model.object_store
+def _store_flags(snapshot: Snapshot) -> list[str]:
+    if snapshot.inputs.model.scheme == ARTIFACTS:
+        return ["--endpoint", snapshot.tracking_url]
+    store = snapshot.inputs.model.object_store
     flags = (("--endpoint", store.endpoint), ("--region", store.region), ("--account", store.account))
     return [part for flag, value in flags if value for part in (flag, value)]
 
@@ -229,14 +233,14 @@ def _store_flags(model: Model) -> list[str]:
 def _credentials(model: Model) -> list[dict[str, Any]]:
     """Return the variables with the credentials of the model's source; only the fetcher gets them.
 
-    Only known keys of the Secret are read. The keys of an object store are optional.
+    Only known keys of the Secret are read. Those of an object store and of a tracking server are optional.
     """
     secret = model.secret
     if secret is None or not model.is_downloaded:
         return []
     if model.scheme == "oci":
         return [_variable(REGISTRY_CONFIG, KeyRef(secret.name, REGISTRY_KEY))]
-    if names := STORE_SECRETS.get(model.scheme):
+    if names := STORE_SECRETS.get(model.scheme) or (TRACKING_SECRETS if model.scheme == ARTIFACTS else ()):
         return [_optional(name, KeyRef(secret.name, name)) for name in names]
     return [_variable(HUB_TOKEN, secret)]
 

@@ -20,6 +20,7 @@ from slipway_operator.model.cluster.names import Standing
 from slipway_operator.model.cluster.weights import Weights
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.model.inputs.pod_inputs import PodInputs
+from slipway_operator.model.inputs.registry import RegistryVersion
 
 # Values of PodTrouble.reason that decisions use; the others are any reason that Kubernetes reports.
 CREATE_FAILED, UNSCHEDULABLE, NOT_READY = "FailedCreate", "Unschedulable", "NotReady"
@@ -55,6 +56,7 @@ class Snapshot:
     tls: bool = False  # its pods serve HTTPS
     pull_secrets: tuple[str, ...] = ()  # those of the installation when the revision was made, beside the spec's
     history: History = UNKNOWN  # its attempts and promotions
+    tracking_url: str = ""  # tracking server that has the files; empty: they are elsewhere
 
     @property
     def is_grouped(self) -> bool:
@@ -217,6 +219,18 @@ class Hold:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryAnswer:
+    """What the model registry says about spec.model.uri.
+
+    `problem`: why the last look failed; `reason`: of a condition. `version` is then that of an earlier look, if any.
+    """
+
+    version: RegistryVersion | None = None
+    problem: str = ""
+    reason: str = ""
+
+
 @strict
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -251,6 +265,7 @@ class Observed:
     tenants: bool | None = False  # whether the release has Tenants; None: they were not read yet
     missing_fallbacks: tuple[str, ...] = ()  # names in spec.traffic of which there is no ModelDeployment
     hold: Hold | None = None  # of an adapter, by its ModelDeployment; of a ModelDeployment, by its adapters
+    registry: RegistryAnswer | None = None  # None: it was not looked up yet, or there is nothing to look up
     no_groups: str = ""  # condition reason why LeaderWorkerSets cannot be used, if needed; empty: they can
 
     def ready(self, revision: str | None) -> int:

@@ -12,6 +12,7 @@ from slipway_operator.model.deployment.hooks import hook_of
 from slipway_operator.model.deployment.spec import KEPT, Invalid, Spec, intents_of, invalid, parse, run_history_of
 from slipway_operator.model.deployment.strategy import Capacity, ProgressThreshold, Strategy, strategy_of
 from slipway_operator.model.inputs.pod_inputs import adapter_inputs
+from slipway_operator.model.inputs.registry import is_reference
 
 NO_DEPLOYMENT, NO_ROOM = "DeploymentNotFound", "AdaptersNotEnabled"  # reasons of the condition Accepted
 REASONS = (NO_DEPLOYMENT, NO_ROOM)
@@ -51,6 +52,8 @@ def _parsed(name: str, written: bytes) -> tuple[Spec, bool] | Invalid:
     """What the spec says by itself, and whether it has a strategy."""
     try:
         spec = read(ModelAdapterSpec, written, "spec")
+        if is_reference(spec.model.uri):
+            raise ValueError("spec.model.uri of a ModelAdapter is no models:/ URI: write the location of its files")
         return _spec_of(spec, name), spec.strategy is not None
     except ValueError as error:
         return invalid(error)

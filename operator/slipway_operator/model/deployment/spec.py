@@ -40,6 +40,7 @@ from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms, terms_of
 from slipway_operator.model.deployment.strategy import Strategy, parse_duration_s, strategy_of
 from slipway_operator.model.inputs.pod_inputs import PodInputs, checked, inputs_of
+from slipway_operator.model.inputs.registry import RegistryReference, is_reference, read_reference
 
 KEPT = 1024  # parsed specs
 LONGEST_MESSAGE = 1024  # characters: the message goes into the status and may quote the spec
@@ -95,6 +96,7 @@ class Spec:
     guards: tuple[GuardSpec, ...] = ()  # checks of requests and responses
     slo: ErrorBudgetTerms | None = None  # objectives of the service; None: none
     accuracy: AccuracyTerms | None = None  # what is watched after the rollout; None: nothing
+    registry: RegistryReference | None = None  # what a models:/ URI of spec.model names; None: it is another URI
     base_engine: str | None = None  # of an adapter: engine type of the ModelDeployment that serves it
 
     @property
@@ -152,6 +154,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         guards=_guards(spec.traffic) if spec.traffic else (),
         slo=terms_of(spec.slo) if spec.slo else None,
         accuracy=accuracy_of(spec.accuracy) if spec.accuracy else None,
+        registry=read_reference(spec.model.uri) if is_reference(spec.model.uri) else None,
     )
 
 

@@ -1,7 +1,7 @@
 """The inputs of a pod as typed, immutable values: they identify a revision; and their canonical record."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -11,12 +11,13 @@ from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
 from slipway_operator.api.inputs import pod_inputs, pod_spec
 from slipway_operator.api.inputs.model import HUB_TOKEN, ModelSpec, ObjectStoreSpec
-from slipway_operator.api.inputs.pod_inputs import InputsRecord
+from slipway_operator.api.inputs.pod_inputs import InputsRecord, RecordedInputs
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.model_adapter import AdapterModelSpec, AdapterRecord
 from slipway_operator.model import quantity
 from slipway_operator.model.inputs.adapters import AdapterRoom, room_of, room_to_dict
 from slipway_operator.model.inputs.classic import Batching, PoolMember, batching_of, pool_of, pool_to_dict
+from slipway_operator.model.inputs.registry import RegistrySource, is_reference, read_reference
 
 SLIPWAY = "slipway"  # engine type: slipway-server
 VLLM, SGLANG = "vllm", "sglang"
@@ -136,6 +137,7 @@ class PodInputs:
     pool: PoolMember | None = None  # the pool whose pods serve it; None: it has its own pods
     adapters: AdapterRoom | None = None  # room for adapters in its pods; None: none
     base: str = ""  # of an adapter: the ModelDeployment whose pods serve it
+    registry: RegistrySource | None = None  # the version of a registered model whose files `model.uri` has
 
     @property
     def has_pods(self) -> bool:
@@ -181,6 +183,7 @@ def checked(inputs: PodInputs) -> PodInputs:
         )
     _check_parallelism(inputs)
     _check_adapters(inputs)
+    _check_registry(inputs)
     return inputs
 
 
@@ -196,6 +199,19 @@ def _check_adapters(inputs: PodInputs) -> None:
         raise ValueError(f"spec.adapters.maxRank of vllm is one of {', '.join(map(str, VLLM_RANKS))}")
     if engine.type != SLIPWAY and room.memory:
         raise ValueError("spec.adapters.memory is for the engine type slipway: remove it")
+
+
+def _check_registry(inputs: PodInputs) -> None:
+    model = inputs.model
+    if not is_reference(model.uri):
+        return
+    if inputs.pool:
+        raise ValueError(
+            "spec.model.uri of a model with spec.pool is no models:/ URI, because its pods download at different "
+            "times: write the location of the files, and their digest in spec.model.revision"
+        )
+    if read_reference(model.uri).alias and model.revision:
+        raise ValueError("spec.model.revision does not go with an alias, which may move: remove it")
 
 
 def _check_parallelism(inputs: PodInputs) -> None:
@@ -223,9 +239,11 @@ def parse_inputs(record: Json, default_name: str) -> PodInputs:
 @lru_cache(KEPT)
 def _recorded(written: bytes, default_name: str) -> PodInputs:
     if adapter := adapter_of(default_name):
-        record = read(AdapterRecord, written, "inputs")
-        return adapter_inputs(record.model, record.base, adapter)
-    return inputs_of(read(InputsRecord, written, "inputs"), default_name)
+        of_adapter = read(AdapterRecord, written, "inputs")
+        return adapter_inputs(of_adapter.model, of_adapter.base, adapter)
+    record = read(RecordedInputs, written, "inputs")
+    source = RegistrySource(record.registry.name, record.registry.version) if record.registry else None
+    return replace(inputs_of(record, default_name), registry=source)
 
 
 def inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
@@ -389,6 +407,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
             "pool": pool_to_dict(inputs.pool),
             "adapters": room_to_dict(inputs.adapters),
             "base": inputs.base or None,
+            "registry": asdict(inputs.registry) if inputs.registry else None,
             "batching": {camel(name): value for name, value in asdict(inputs.batching).items()},
         }
     )

@@ -16,6 +16,7 @@ from slipway_operator.planning.conditions import (
     lanes,
     ownership,
     references,
+    registry,
     scaling_objective,
     tenants,
     unknown_fields,
@@ -36,6 +37,7 @@ TABLE: tuple[ConditionType, ...] = (
     *adapters.TYPES,
     *accuracy.TYPES,
     *fallbacks.TYPES,
+    *registry.TYPES,
     *unknown_fields.TYPES,
     *ownership.TYPES,
 )

@@ -8,23 +8,23 @@ from collections.abc import Mapping
 
 from slipway_contracts.api.times import format_time
 from slipway_contracts.route_table import Traffic
-from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, SleepState, State
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, SleepState, State, Status
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Evict
 from slipway_operator.planning.decided import Decided
+from slipway_operator.planning.facts import registry
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.scaling import objective
 
 
-def movements(
-    decided: Decided, at: Situation, revisions: tuple[RevisionStatus, ...], evicted: tuple[Evict, ...]
-) -> tuple[Event, ...]:
-    """Changes of pods and weights, in their order. `revisions` are those of the status to be written."""
+def movements(decided: Decided, at: Situation, renewed: Status, evicted: tuple[Evict, ...]) -> tuple[Event, ...]:
+    """Changes of pods and weights, in their order. `renewed` is the status to be written."""
     return (
+        *registry.moved(at.status.registry, renewed.registry),
         *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: {item.why}") for item in evicted),
         *objective.events(at),
         *_scaled_and_shifted(at, decided.desired, decided.traffic),
-        *_drains(at, decided.desired, revisions),
+        *_drains(at, decided.desired, renewed.revisions),
         *_stable_lost(decided.course, at),
         *_abort_blocked(decided.course, at),
     )

@@ -16,7 +16,7 @@ from slipway_operator.planning.conditions import table
 from slipway_operator.planning.conditions.condition_type import ConditionFacts
 from slipway_operator.planning.conditions.deployment import accepted
 from slipway_operator.planning.conditions.transitions import carry_over, condition
-from slipway_operator.planning.facts import needs, restore, serving
+from slipway_operator.planning.facts import needs, registry, restore, serving
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting.status import generation_of
 from slipway_operator.planning.sizing.sizes import Sizes, sizes_of
@@ -29,7 +29,7 @@ def refused(obj: Json, status: Status, observed: Observed, problem: Invalid, now
     served = _served(obj, status, observed, now)
     traffic, kept, serving_s = _looked_after(*served, obj) if served else (status.traffic, (), None)
     fresh = (condition(accepted.name, False, problem.reason, problem.message, now), *kept)
-    missing_s = needs.LOOK_AGAIN_S if problem.reason in needs.REASONS else None
+    missing_s = needs.LOOK_AGAIN_S if problem.reason in (*needs.REASONS, *registry.REASONS) else None
     changed = status.observed_generation != generation
     return Plan(
         status=replace(
@@ -62,7 +62,12 @@ def _event(problem: Invalid) -> Event:
             return Event("Warning", "AdapterNotServed", problem.message)
         case needs.CLAIMS_NOT_SERVED:
             return Event("Warning", "ResourceClaimsNotServed", problem.message)
-    return Event("Warning", "InvalidSpec", problem.message)
+    is_of_registry = problem.reason in registry.REASONS
+    return (
+        Event("Warning", "RegistryNotResolved", problem.message)
+        if is_of_registry
+        else Event("Warning", "InvalidSpec", problem.message)
+    )
 
 
 def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tuple[Course, Situation] | None:

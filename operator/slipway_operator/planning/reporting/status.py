@@ -16,7 +16,7 @@ from slipway_operator.model.inputs.pod_inputs import SLIPWAY, PodInputs
 from slipway_operator.planning.conditions.condition_type import ConditionFacts
 from slipway_operator.planning.conditions.table import conditions
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import accuracy, downloads, error_budget, groups, model_name, weights
+from slipway_operator.planning.facts import accuracy, downloads, error_budget, groups, model_name, registry, weights
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.message import message
 from slipway_operator.planning.reporting import summary
@@ -60,6 +60,7 @@ def status_of(decided: Decided, at: Situation, obj: Json, settings: PlanSettings
         slo=error_budget.counted(at),
         autoscaling=objective.shown(at),
         accuracy=accuracy.counted(course, at),
+        registry=registry.status_of(at),
         revisions=tuple(_revision_status(decided, at, name) for name in _listed(decided, at)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,
@@ -103,6 +104,7 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
         ready=at.ready(name),
         weight=weight,
         version=_version(at, name),
+        registry=registry.uri_of(at, labels.what_runs(name)),
         # Only for retired ones: for the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
         replica_set_uid=_uid(at, name),
