@@ -210,6 +210,7 @@ class _ChoiceText:
     arguments: dict[int, list[str]] = field(default_factory=dict)  # of tool calls, by index
     calls_tools: bool = False  # it has tool calls or other content that is no text
     truncated: bool = False
+    refused: bool = False  # the model refuses to answer, in words
     ended: bool = False  # it has a finish reason
 
     def add(self, choice: _Choice) -> None:
@@ -218,6 +219,7 @@ class _ChoiceText:
         if choice.finish_reason is not None:
             self.ended = True
             self.truncated |= choice.finish_reason == "length"
+        self.refused |= bool(message.refusal)
         content = _string(message.content)
         if content is None and is_list(message.content):
             self.calls_tools = True
@@ -239,7 +241,9 @@ class _ChoiceText:
             item = _ITEM.decode(value) if is_object(value) else _Item()
             kind = _string(item.type)
             if kind in ("message", "reasoning"):
-                (content if kind == "message" else reasoning).extend(_content_of(item))
+                for text, refuses in _content_of(item):
+                    self.refused |= refuses
+                    (content if kind == "message" else reasoning).append(text)
                 continue
             self.calls_tools = True  # also a tool that the server has itself
             if kind == "function_call" and (arguments := _string(item.arguments)) is not None:
@@ -255,16 +259,17 @@ class _ChoiceText:
         if self.truncated:
             return False
         # Beside a tool call any content is fine; a refusal or an empty response is another failure or none.
-        if wants_json and not self.calls_tools and not is_json("".join(self.content)):
+        if wants_json and not (self.calls_tools or self.refused) and not is_json("".join(self.content)):
             return True
         return bool(self.arguments) and not all(is_json("".join(text)) for text in self.arguments.values())
 
 
-def _content_of(item: _Item) -> Iterator[str]:
+def _content_of(item: _Item) -> Iterator[tuple[str, bool]]:
+    """Texts of an item, and whether each is a refusal."""
     for value in first_items(item.content):
         part = _CONTENT.decode(value) if is_object(value) else _Content()
         if (found := _string(part.refusal if part.text is ABSENT else part.text)) is not None:
-            yield found
+            yield found, part.text is ABSENT
 
 
 def _arguments(message: _Message) -> Iterator[tuple[int, str]]:
@@ -358,6 +363,24 @@ def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = F
         return _find_failures(_decode_events(events), complete=complete, wants_json=wants_json)
     except UNREADABLE:
         return ()
+
+
+def wanted_json(body: bytes, *, streamed: bool) -> list[str] | None:
+    """Texts that must be JSON where a request wants that: of each choice that was not cut, calls no tool and refuses
+    nothing. None: an error, or a response that cannot be read. `streamed`: it is whole events of a stream.
+    """
+    try:
+        if streamed:
+            data = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+            read = _read(_decode_events([event for event in data if event != _DONE]))
+        else:
+            read = _read([_decode_whole(body)])
+    except UNREADABLE:
+        return None
+    if read.errors or not read.known:
+        return None
+    choices = read.choices.values() or [_ChoiceText()]
+    return ["".join(one.content) for one in choices if not (one.truncated or one.calls_tools or one.refused)]
 
 
 def _text_alone(part: _Part) -> str | None:

@@ -89,13 +89,15 @@ async def test_a_stream_is_logged_as_its_client_got_it(tmp_path: Path) -> None:
 async def test_of_a_stream_that_a_guard_ends_the_row_has_what_was_shown(tmp_path: Path) -> None:
     shown = asyncio.Event()
     model = streaming(["ok "] * 40 + ["VETO"] + ["never"] * 20, waits={"VETO": shown})
-    async with logging(tmp_path, model) as gate:
-        async with await gate.post(chat("hi", stream=True), CHAT, headers=bearer(KEY)) as response:
-            received = b""
-            while text_of(received).count("ok") < 20:  # the rest may still be in the guard's window
-                received += await response.content.readuntil(b"\n\n")
-            shown.set()
-            received += await response.read()
+    async with (
+        logging(tmp_path, model) as gate,
+        await gate.post(chat("hi", stream=True), CHAT, headers=bearer(KEY)) as response,
+    ):
+        received = b""
+        while text_of(received).count("ok") < 20:  # the rest may still be in the guard's window
+            received += await response.content.readuntil(b"\n\n")
+        shown.set()
+        received += await response.read()
     [row] = logged(tmp_path)
     assert row["output"] == received and text_of(received).count("ok") >= 20
     assert "VETO" not in text_of(received) and "never" not in text_of(received)

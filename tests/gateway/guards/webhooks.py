@@ -128,7 +128,7 @@ def streaming(
     sent: list[str] | None = None,
     waits: dict[str, asyncio.Event] | None = None,
 ) -> Handler:
-    """A model server that streams tokens; `sent` gets those that it has sent. A token in `waits` comes after its event."""
+    """A model server that streams tokens; `sent` gets those that went. A token in `waits` comes after its event."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         await request.read()
