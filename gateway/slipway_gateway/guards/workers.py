@@ -1,4 +1,4 @@
-"""Processes that look for patterns, personal data and JSON: a few, started at their first call, ended when they take long."""
+"""Processes that look for patterns, personal data and JSON: a few, started when called, ended when they take long."""
 
 import asyncio
 import contextlib
