@@ -31,6 +31,7 @@ Send = Callable[[], Any]
 REQUESTS = 200 if os.environ.get("QUICK") else 2000
 ROUNDS = 4  # the quietest of them counts, so that a burst of other work of the machine does not
 LIMIT_MS = 2.0
+NOISE_RATIO = 4.0  # of p99 to median without guards, above which a difference of quantiles says nothing
 _TOKENS = ["token "] * 40
 
 
@@ -202,6 +203,11 @@ async def run() -> int:
         for case, row in zip(compared, rows, strict=True)
         if case.has_bar
     ]
+    noise = max(
+        row["plain_p99_ms"] / row["plain_p50_ms"] for case, row in zip(compared, rows, strict=True) if case.has_bar
+    )
+    quiet = "the machine was quiet: p99 to median of requests without guards"
+    bars.append(Bar(quiet, round(noise, 1), f"<= {NOISE_RATIO:g}", noise <= NOISE_RATIO))
     for bar in bars:
         print(bar)
     loads = {"load_before": round(began_load, 1), "load_after": round(os.getloadavg()[0], 1)}

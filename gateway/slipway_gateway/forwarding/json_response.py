@@ -26,7 +26,7 @@ from ..routing.guards import BoundGuard
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors
-from ..wire.responses import INVALID_JSON, wanted_json
+from ..wire.responses import INVALID_JSON, WantedJson
 from ..wire.sse import CONTENT_TYPE
 from .guarded_response import client_headers
 from .relay import WholeResponse
@@ -130,7 +130,7 @@ class JsonResponse:
             raise errors.overloaded("The gateway is at its limit of memory for requests.")
         is_plain = headers.get(hdrs.CONTENT_ENCODING, "identity") == "identity"
         streamed = headers.get(hdrs.CONTENT_TYPE, "").startswith(CONTENT_TYPE)
-        texts = wanted_json(body, streamed=streamed) if is_read and is_plain else None
+        texts = await _texts(body, streamed=streamed) if is_read and is_plain else None
         if is_read and texts is None:
             self._undecided("the response cannot be read")
         return _Response(writer.status, headers, body, texts)
@@ -229,3 +229,11 @@ class JsonResponse:
             if self._request.transport is not None:
                 self._request.transport.abort()
         return out
+
+
+async def _texts(body: bytes, *, streamed: bool) -> list[str] | None:
+    """What must be JSON in a response; other requests run while a long stream is read."""
+    found = WantedJson(body, streamed=streamed)
+    for _ in found.steps():
+        await asyncio.sleep(0)
+    return found.texts

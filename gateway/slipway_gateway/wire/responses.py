@@ -183,6 +183,7 @@ _STRING = msgspec.json.Decoder(str)
 _ANY = msgspec.json.Decoder(Raw)  # checks a whole text and makes no objects: a tenth of a millisecond
 # The choices of a longer response are counted before they become objects; those of a shorter one are few.
 _SHORT_BYTES = 64 << 10
+_BATCH_BYTES = 32 << 10  # of events that are read at once
 
 
 def _decode_whole(body: bytes) -> _Part:
@@ -365,22 +366,52 @@ def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = F
         return ()
 
 
-def wanted_json(body: bytes, *, streamed: bool) -> list[str] | None:
+class WantedJson:
     """Texts that must be JSON where a request wants that: of each choice that was not cut, calls no tool and refuses
-    nothing. None: an error, or a response that cannot be read. `streamed`: it is whole events of a stream.
+    nothing. A stream is read in parts, so that others run between them.
     """
-    try:
-        if streamed:
-            data = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
-            read = _read(_decode_events([event for event in data if event != _DONE]))
-        else:
-            read = _read([_decode_whole(body)])
-    except UNREADABLE:
-        return None
-    if read.errors or not read.known:
-        return None
-    choices = read.choices.values() or [_ChoiceText()]
-    return ["".join(one.content) for one in choices if not (one.truncated or one.calls_tools or one.refused)]
+
+    def __init__(self, body: bytes, *, streamed: bool) -> None:
+        """`streamed`: it is whole events of a stream."""
+        self._parts = _batches(body) if streamed else iter(([body],))
+        self._streamed = streamed
+        self._found, self._is_readable = _Read(), True
+
+    def steps(self) -> Iterator[None]:
+        """Reads the response, one part at each step."""
+        for part in self._parts:
+            try:
+                for one in _decode_events(part) if self._streamed else (_decode_whole(part[0]),):
+                    self._found.add(one)
+            except UNREADABLE:
+                self._is_readable = False
+                return
+            yield
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The texts, once all is read. None: an error, or a response that cannot be read."""
+        read = self._found
+        if not self._is_readable or read.errors or not read.known:
+            return None
+        choices = read.choices.values() or [_ChoiceText()]
+        return ["".join(one.content) for one in choices if not (one.truncated or one.calls_tools or one.refused)]
+
+
+def _batches(body: bytes) -> Iterator[list[bytes]]:
+    """The data of events, in parts of some KiB and whole events."""
+    batch, size = list[bytes](), 0
+    for line in body.splitlines():
+        data = line[5:].strip() if line.startswith(b"data:") else b""
+        if not data or data == _DONE:
+            continue
+        batch.append(data)
+        size += len(data)
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _text_alone(part: _Part) -> str | None:

@@ -13,6 +13,7 @@ from aiohttp import web
 from slipway_contracts.guards import GuardBuiltin, GuardJson, GuardSpec, guards_refusal
 from slipway_contracts.route_table import ResponseCache, RetryBudget
 from slipway_gateway.guards import schemas
+from slipway_gateway.wire.responses import WantedJson
 from tests.support.report import route_reports
 
 from ..harness import Gateway, Upstream, gateway, upstream
@@ -313,3 +314,12 @@ async def test_a_response_that_is_too_long_to_check_does_not_pass() -> None:
 def test_a_guard_of_json_stands_alone(spec: GuardSpec, why: str) -> None:
     found = guards_refusal([spec])
     assert (why in found) if why else not found
+
+
+def test_a_stream_is_read_in_parts_whatever_it_holds() -> None:
+    """Each part takes the event loop for milliseconds."""
+    events = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n' * 20_000 + b"data: [DONE]\n\n"
+    found = WantedJson(events, streamed=True)
+    assert sum(1 for _ in found.steps()) > 20 and found.texts == ["1" * 20_000]
+    broken = WantedJson(events + b"data: {\n\n", streamed=True)
+    assert list(broken.steps()) and broken.texts is None
