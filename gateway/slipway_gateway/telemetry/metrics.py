@@ -151,17 +151,9 @@ class GatewayMetrics:
             self.ejections,
             self.crashes,
             self.poison,
-        )
-        self._of_pairs = (
-            *counts,
-            *self._of_caches,
             self._json_checked,
-            self._fast,
-            self._ttft,
-            self._seconds,
-            self._itl,
-            self._inflight,
         )
+        self._of_pairs = (*counts, *self._of_caches, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
         self._tenants: dict[str, None] = {}
