@@ -323,3 +323,41 @@ def test_a_stream_is_read_in_parts_whatever_it_holds() -> None:
     assert sum(1 for _ in found.steps()) > 20 and found.texts == ["1" * 20_000]
     broken = WantedJson(events + b"data: {\n\n", streamed=True)
     assert list(broken.steps()) and broken.texts is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropic_s_messages_are_checked_by_the_same_code(stream: bool) -> None:
+    wish = {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
+    body = {
+        "model": "chat",
+        "max_tokens": 900,
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": stream,
+        **wish,
+    }
+    async with checked(Model(UNFIT, GOOD, UNFIT)) as (gate, server):
+        status, message, received = await post(gate, body, "/v1/messages")
+        assert status == 200 and len(server.bodies) == 2 and b"old" not in received
+        if stream:
+            lines = [json.loads(line[6:]) for line in received.split(b"\n") if line.startswith(b"data: ")]
+            texts = [line["delta"].get("text", "") for line in lines if line["type"] == "content_block_delta"]
+            assert "".join(texts) == GOOD and lines[-1]["type"] == "message_stop"
+        else:
+            assert message["content"][0]["text"] == GOOD
+        status, refused, _ = await post(gate, body, "/v1/messages")
+        assert status == 422 and refused["type"] == "error" and "$.age" in refused["error"]["message"]
+
+
+async def test_the_canary_that_does_not_fit_the_schema_is_the_one_with_bad_sessions() -> None:
+    async with upstream(Model(GOOD)) as stable, upstream(Model(UNFIT)) as canary, gateway() as gate:
+        guards = (json_guard(),)
+        gate.balancer.publish(guarded(guards, ("s", 50, [stable.url]), ("c", 50, [canary.url])))
+        await loaded(gate, guards)
+        answers = [await post(gate, chat("hi", user=f"user-{n}", **fitting())) for n in range(24)]
+        (found,) = route_reports(gate.balancer)["default/chat"]["samples"]
+        sides = {name: (side["requests"], side["events"]["invalid_json"]) for name, side in found["revisions"].items()}
+        assert sides["s"][1] == 0 and sides["c"][0] == sides["c"][1] > 0, sides
+        assert [status for status, *_ in answers].count(422) == sides["c"][0]
+        # The second attempt goes to the revision of the first one, and counts for none.
+        assert len(canary.bodies) == 2 * sides["c"][0] and len(stable.bodies) == sides["s"][0]
+        assert sum(requests for requests, _ in sides.values()) == 24
