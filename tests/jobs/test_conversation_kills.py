@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class GatewayProcess:
                 sys.executable, "-m", "slipway_gateway", *self.flags, stderr=log
             )
         async with aiohttp.ClientSession() as session:
-            await until_async(lambda: self._is_ready(session), "the gateway is ready", 120)
+            ready: bool = await until_async(lambda: self._is_ready(session), "the gateway is ready", within_s=120)
+        assert ready
 
     async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
         assert self.process and self.process.returncode is None, self.log.read_text()[-3000:]
@@ -224,11 +226,14 @@ async def talk(dialogues: list[Dialogue], roll_out: Callable[[int, int], None]) 
             await dialogue.run()
         done += 1
 
+    def is_done(share: float) -> bool:
+        return done >= share * len(dialogues)
+
     async with asyncio.TaskGroup() as group:
         for dialogue in dialogues:
             group.create_task(run(dialogue))
         for share, weights in ((0.2, (50, 50)), (0.5, (0, 100))):
-            await until_async(lambda share=share: done >= share * len(dialogues), "they go on", 3000)
+            await until_async(partial(is_done, share), "they go on", 3000)
             roll_out(*weights)
 
 

@@ -142,5 +142,5 @@ async def test_a_hundred_streams_with_killed_gateways_and_pods_are_whole_and_cha
 
 async def test_ten_streams_with_a_killed_gateway_and_pod_are_whole_and_charged_once(tmp_path: Path) -> None:
     """Five of each surface: of one kind a gateway is killed, of the other one a pod."""
-    clients = [WebSocketClient(KEY), GrpcClient(KEY)]
+    clients: list[Client] = [WebSocketClient(KEY), GrpcClient(KEY)]
     await check(tmp_path, clients, [CLIENT] * 6 + [POD, GATEWAY] + [CLIENT] * 2, random.Random(5))

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from slipway_contracts.guards import GuardBuiltin, GuardJson, GuardSpec, guards_refusal
-from slipway_contracts.route_table import ResponseCache, RetryBudget
+from slipway_contracts.resilience import RetryBudget
+from slipway_contracts.route_table import ResponseCache
 from slipway_gateway.guards import schemas
 from slipway_gateway.wire.responses import WantedJson
 from tests.support.report import route_reports
@@ -252,8 +253,7 @@ async def test_without_its_package_a_guard_of_schemas_does_not_decide(monkeypatc
 
 async def test_each_attempt_is_charged_and_takes_from_limits() -> None:
     key = make_key()
-    settings = {"tenants": [tenant("team", key)], "auth_mode": "required"}
-    async with checked(Model(BAD, GOOD), **settings) as (gate, _):
+    async with checked(Model(BAD, GOOD), tenants=[tenant("team", key)], auth_mode="required") as (gate, _):
         assert (await post(gate, chat("hi", stream=True, **OBJECT), headers=bearer(key)))[0] == 200
         found = {
             one.labels["kind"]: one.value

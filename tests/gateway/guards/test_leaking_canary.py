@@ -114,7 +114,9 @@ async def released(canary: Handler, event: str, guard: dict[str, Any]) -> AsyncI
         world.rate, world.gateways = 0, [RealGateway(gate)]
         release = Release(gate, world, (stable.url, tested.url, twin.url))
         release.publish()
-        await loaded(gate, next(iter(gate.balancer.published.current.routes.values())).guards)
+        table = gate.balancer.published.current
+        assert table is not None
+        await loaded(gate, next(iter(table.routes.values())).guards)
         world.edit(model=model("v2"))
         yield gate, release
 
