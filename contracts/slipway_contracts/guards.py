@@ -83,9 +83,23 @@ class GuardPii:
     """Language of the texts. Default is en."""
 
 
+@strict
+@dataclass(frozen=True, slots=True)
+class GuardJson:
+    """Responses to requests that want JSON must be JSON, and fit the schema of the request. For engines that do not
+    enforce it."""
+
+    retries: Annotated[Int32, Field(ge=0, le=1)] = 1
+    """How often the model is called again, with what was wrong, before the client gets an error. Default is 1."""
+
+
 @rule(
-    "(has(self.patterns) && self.patterns.size() > 0) || has(self.pii)",
-    "builtin looks for something: write patterns or pii",
+    "(has(self.patterns) && self.patterns.size() > 0) || has(self.pii) || has(self.json)",
+    "builtin looks for something: write patterns, pii or json",
+)
+@rule(
+    "!has(self.json) || !(has(self.patterns) || has(self.pii))",
+    "json is a guard of its own: write patterns and pii in another one",
 )
 @strict
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,7 @@ class GuardBuiltin:
     ] = ()
     """Regular expressions in RE2's syntax, whose time is linear in the text."""
     pii: GuardPii | None = None
+    json: GuardJson | None = None
     action: Annotated[str, OneOf((REDACT, BLOCK))] = REDACT
     """Redact, the default, replaces what was found. Block refuses the text."""
     replacement: Annotated[str, Field(max_length=64)] = "[REDACTED]"
@@ -120,6 +135,10 @@ class GuardWindow:
 @rule(
     "[has(self.webhook), has(self.deployment), has(self.builtin)].filter(given, given).size() == 1",
     "a guard is one of webhook, deployment and builtin: write exactly one of them",
+)
+@rule(
+    "!has(self.builtin) || !has(self.builtin.json) || self.stages.all(stage, stage == 'Output')",
+    "builtin.json looks at responses: its stages are [Output]",
 )
 @required("name", "stages")
 @strict
@@ -144,6 +163,11 @@ class GuardSpec:
     timeout_milliseconds: Annotated[Int32, Field(ge=1, le=LONGEST_TIMEOUT_MS)] = 500
     """Time for one decision. Default is 500."""
     window: GuardWindow = GuardWindow()
+
+    @property
+    def wants_json(self) -> GuardJson | None:
+        """What it wants of responses in JSON; None: it is another kind of guard."""
+        return self.builtin.json if self.builtin else None
 
     @property
     def fails_closed(self) -> bool:
@@ -185,5 +209,14 @@ def _refusals(guards: Collection[GuardSpec], deployments: bool) -> Iterator[str]
             yield f"guards[{number}] is one of webhook, deployment and builtin: write exactly one of them"
         if guard.deployment is not None and not deployments:
             yield f"guards[{number}].deployment: a Tenant has no namespace: write webhook or builtin"
-        if guard.builtin is not None and not (guard.builtin.patterns or guard.builtin.pii):
-            yield f"guards[{number}].builtin looks for something: write patterns or pii"
+        if guard.builtin is not None:
+            yield from _builtin_refusals(f"guards[{number}]", guard, guard.builtin)
+
+
+def _builtin_refusals(path: str, guard: GuardSpec, builtin: GuardBuiltin) -> Iterator[str]:
+    if not (builtin.patterns or builtin.pii or builtin.json):
+        yield f"{path}.builtin looks for something: write patterns, pii or json"
+    if builtin.json and (builtin.patterns or builtin.pii):
+        yield f"{path}.builtin.json is a guard of its own: write patterns and pii in another one"
+    if builtin.json and set(guard.stages) != {OUTPUT}:
+        yield f"{path}.builtin.json looks at responses: its stages are [Output]"

@@ -826,9 +826,21 @@ CEL_CASES = (
     ),
     Case(
         "guard-builtin",
-        "builtin looks for something: write patterns or pii",
+        "builtin looks for something: write patterns, pii or json",
         bad=(guarded(webhook=None, builtin={}), guarded(webhook=None, builtin={"patterns": []})),
         good=(guarded(webhook=None, builtin={"pii": {"entities": ["EMAIL_ADDRESS"]}}),),
+    ),
+    Case(
+        "guard-json-alone",
+        "json is a guard of its own: write patterns and pii in another one",
+        bad=(guarded(webhook=None, stages=["Output"], builtin={"json": {}, "patterns": ["a"]}),),
+        good=(guarded(webhook=None, stages=["Output"], builtin={"json": {"retries": 0}}),),
+    ),
+    Case(
+        "guard-json-stages",
+        "builtin.json looks at responses: its stages are [Output]",
+        bad=(guarded(webhook=None, stages=["Input", "Output"], builtin={"json": {}}),),
+        good=(guarded(webhook=None, stages=["Output"], builtin={"json": {}}),),
     ),
     Case(
         "breaker-time",

@@ -1,10 +1,10 @@
-"""Two hundred streams by WebSocket and gRPC whose gateway or pod is killed, or whose connection breaks."""
+"""Streams by WebSocket and gRPC whose gateway or pod is killed, or whose connection breaks: two hundred, or ten."""
 
 import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from tests.gateway.tenants import make_key
 
 from .cut_clients import GONE, Client, GrpcClient, Received, WebSocketClient, go_on
 from .scripted_pod import TOKENS, SpawnedPod
-
-pytestmark = [pytest.mark.extended, pytest.mark.timeout(5400)]
 
 KEY = make_key("aaaaaa")
 PAUSE_S = 0.005
@@ -109,27 +107,40 @@ class Streamer:
         return received
 
 
-@pytest.mark.parametrize("client", [WebSocketClient(KEY), GrpcClient(KEY)], ids=["websocket", "grpc"])
-async def test_a_hundred_streams_with_killed_gateways_and_pods_are_whole_and_charged_once(
-    client: Client, tmp_path: Path
-) -> None:
-    chance, streams = random.Random(11), STREAMS
-    async with world(tmp_path) as made:
+async def check(folder: Path, clients: Sequence[Client], kinds: Sequence[str], chance: random.Random) -> None:
+    """Streams that are disturbed, of each client in turn: each has the whole text, and all are charged once."""
+    async with world(folder) as made:
         channels = [aio.insecure_channel(f"127.0.0.1:{port}") for port in made.grpc_ports]
-        streamer, whole = Streamer(made, client, channels), Received()
-        await streamer.go_on({"model": "chat", "prompt": "In the beginning", "max_tokens": len(TOKENS)}, whole)
-        prompts = [whole.done]
-        for number in range(streams):
+        streamers, whole = [Streamer(made, client, channels) for client in clients], Received()
+        await streamers[0].go_on({"model": "chat", "prompt": "In the beginning", "max_tokens": len(TOKENS)}, whole)
+        ends = [whole.done]
+        for number, kind in enumerate(kinds):
             # Each prompt is another one: the same bytes that two pods died of would be refused.
             prompt = f"In the beginning {number}"
             start = {"id": f"s-{number}", "model": "chat", "prompt": prompt, "max_tokens": len(TOKENS)}
-            received = await streamer.disturbed(chance.choice(KINDS), start, chance)
+            received = await streamers[number % len(clients)].disturbed(kind, start, chance)
             assert received.tokens == whole.tokens and received.done is not None
-            prompts.append(received.done)
+            ends.append(received.done)
         await made.flushed(time.monotonic())
         for channel in channels:
             await channel.close()
         rows = LedgerStore(made.ledger_url).usage(0, 1 << 30, "team-a")
         charged = tuple(sum(row[name] for row in rows) for name in ("requests", "input_tokens", "output_tokens"))
-        inputs = sum(done[0] for done in prompts if done)
-        assert charged == (streams + 1, inputs, (streams + 1) * len(TOKENS))
+        inputs = sum(done[0] for done in ends if done)
+        assert charged == (len(ends), inputs, len(ends) * len(TOKENS))
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize("client", [WebSocketClient(KEY), GrpcClient(KEY)], ids=["websocket", "grpc"])
+async def test_a_hundred_streams_with_killed_gateways_and_pods_are_whole_and_charged_once(
+    client: Client, tmp_path: Path
+) -> None:
+    chance = random.Random(11)
+    await check(tmp_path, [client], [chance.choice(KINDS) for _ in range(STREAMS)], chance)
+
+
+async def test_ten_streams_with_a_killed_gateway_and_pod_are_whole_and_charged_once(tmp_path: Path) -> None:
+    """Five of each surface: of one kind a gateway is killed, of the other one a pod."""
+    clients: list[Client] = [WebSocketClient(KEY), GrpcClient(KEY)]
+    await check(tmp_path, clients, [CLIENT] * 6 + [POD, GATEWAY] + [CLIENT] * 2, random.Random(5))

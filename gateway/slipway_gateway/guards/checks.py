@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from slipway_contracts.guards import GuardSpec
+from slipway_contracts.guards import OUTPUT, GuardSpec
 from slipway_process.places import SHARE, Places
 
 from ..balancing.load_balancer import LoadBalancer
@@ -14,13 +14,17 @@ from ..telemetry.metrics import GatewayMetrics
 from . import protocol
 from .classifier import ClassifierClient
 from .finder import PRESIDIO, RE2, missing
+from .json_format import JsonFormat, object_problem
 from .protocol import GuardFailed, Subject
+from .schemas import JSONSCHEMA, UnusableSchema
+from .schemas import missing as schemas_missing
 from .verdict import BLOCKED, FAILED, IGNORED, StageVerdict, Verdict, joined
 from .webhook import WebhookClient
 from .workers import FinderPool
 
 log = logging.getLogger(__name__)
 PASSES = StageVerdict()
+VALID, INVALID, UNDECIDED, RETRIED = "valid", "invalid", "undecided", "retried"
 _LOOK_AGAIN_S = 60.0
 _LOG_EVERY_S, _MOST_LOGGED = 10.0, 1024
 
@@ -63,6 +67,39 @@ class GuardChecks:
         else:
             results = await asyncio.gather(*(self._result(one, subject, texts, client) for one in guards))
         return _together(list(zip(guards, results, strict=True)))
+
+    async def misfit(self, bound: BoundGuard, wanted: JsonFormat, texts: list[str], client: str) -> str:
+        """Why one of the texts is not what a request wanted; empty: all are. Without texts the schema is looked at.
+
+        Raises:
+            UnusableSchema: nothing can be checked by the request's schema.
+            GuardFailed: the guard did not decide.
+        """
+        if not wanted.schema:
+            return next(filter(None, map(object_problem, texts)), "")
+        if self._places.take(client):
+            raise GuardFailed("no call is free, or this client's calls are at their share (--guard-max-inflight)")
+        builtin, begun = bound.guard.builtin, asyncio.Event()
+        assert builtin is not None, "guards of JSON are builtin"
+        try:
+            async with asyncio.timeout(bound.guard.timeout_milliseconds / 1000):
+                found = await self._finders.misfits(builtin, wanted.schema, texts, client, begun.set)
+                return next(filter(None, found), "")
+        except TimeoutError:
+            if not begun.is_set():
+                raise GuardFailed("no process for it came free in time") from None
+            # Schema and text are short, so the schema is at fault: that must not count against the deployment.
+            raise UnusableSchema(f"a check by it takes more than {bound.guard.timeout_milliseconds} ms") from None
+        finally:
+            self._places.leave(client)
+
+    def decided(self, bound: BoundGuard, action: str, seconds: float | None) -> None:
+        """Counts a decision of a guard of JSON."""
+        self._metrics.guarded(bound.owner, bound.guard.name, OUTPUT, action, seconds)
+
+    def json_checked(self, model: str, revision: str, result: str) -> None:
+        """Counts a response that a guard of JSON saw (VALID, INVALID, UNDECIDED), or one more attempt (RETRIED)."""
+        self._metrics.json_checked(model, revision, result)
 
     def failed(self, guards: Collection[BoundGuard], stage: str, why: str) -> StageVerdict:
         """What follows where no guard can look, because the texts cannot be read."""
@@ -126,7 +163,7 @@ class GuardChecks:
 
     async def run(self) -> None:
         """Prepares processes for the guards of the present table, again when that changes. Runs until cancelled."""
-        absent = [name for name in (RE2, PRESIDIO) if missing(name)]
+        absent = [name for name in (RE2, PRESIDIO) if missing(name)] + [JSONSCHEMA] * schemas_missing()
         if absent:
             log.info("guards with builtin need packages that are not installed: %s", ", ".join(absent))
         while True:
@@ -147,8 +184,13 @@ def _guards_in(table: RouteTable) -> Iterator[GuardSpec]:
 
 
 def of_stage(guards: Collection[BoundGuard], stage: str) -> tuple[BoundGuard, ...]:
-    """The guards of a stage: INPUT or OUTPUT."""
-    return tuple(one for one in guards if stage in one.guard.stages)
+    """The guards of a stage, INPUT or OUTPUT, that look at texts: not those of JSON, which look at whole responses."""
+    return tuple(one for one in guards if stage in one.guard.stages and one.guard.wants_json is None)
+
+
+def of_json(guards: Collection[BoundGuard]) -> BoundGuard | None:
+    """The guard that wants responses in JSON to be JSON: the first one counts."""
+    return next((one for one in guards if one.guard.wants_json is not None), None)
 
 
 def _together(results: Collection[tuple[BoundGuard, Verdict | GuardFailed]]) -> StageVerdict:

@@ -1,4 +1,4 @@
-"""Looks for patterns and personal data in texts, in a process of its own: `python -m slipway_gateway.guards.finder`.
+"""Looks at texts for patterns, personal data and JSON, in a process: `python -m slipway_gateway.guards.finder`.
 
 It reads calls from stdin and writes results to stdout, each as a length of four bytes and JSON, and ends with stdin.
 The gateway's event loop must not wait for this: Presidio's expressions have no bound on their time. So the gateway ends
@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from . import schemas
+
 MAX_MESSAGE_BYTES = 16 << 20
 MOST_FOUND = 4096  # spans of a text
 _MAX_PATTERN_BYTES = 4 << 20  # of memory for one expression
@@ -24,20 +26,29 @@ Found = list[tuple[int, int]]
 
 
 class Look(msgspec.Struct):
-    """A call: what to look for in which texts. Without texts it only loads what that takes."""
+    """A call: what to look for in which texts, or the JSON schema that they must fit, alone.
+
+    Without texts it only loads what that takes.
+    """
 
     patterns: list[str] = []
     entities: list[str] = []
     min_score: float = 0.0
     language: str = "en"
     texts: list[str] = []
+    schema: str = ""
 
 
 class Result(msgspec.Struct):
-    """Spans of each text, or why there are none."""
+    """Spans of each text, or why there are none. `misfits`: of each text, why it does not fit the schema, or nothing.
+
+    `unusable`: why nothing can be checked by the schema.
+    """
 
     found: list[Found] = []
     problem: str = ""
+    misfits: list[str] = []
+    unusable: str = ""
 
 
 class Unusable(Exception):
@@ -51,6 +62,8 @@ def missing(package: str) -> bool:
 
 def look(call: Look) -> Result:
     """Looks for everything in all texts."""
+    if call.schema:
+        return _compared(call)
     try:
         finders = [_pattern(pattern) for pattern in call.patterns]
         if call.entities:
@@ -58,6 +71,16 @@ def look(call: Look) -> Result:
         return Result([_spans(finders, text) for text in call.texts])
     except Unusable as error:
         return Result(problem=str(error))
+
+
+def _compared(call: Look) -> Result:
+    """Compares texts with a schema."""
+    if schemas.missing() or missing(RE2):
+        return Result(problem=f"{schemas.JSONSCHEMA if schemas.missing() else RE2} is not installed")
+    try:
+        return Result(misfits=schemas.problems(call.schema, call.texts))
+    except schemas.UnusableSchema as error:
+        return Result(unusable=str(error))
 
 
 def _spans(finders: list[Callable[[str], Iterator[tuple[int, int]]]], text: str) -> Found:

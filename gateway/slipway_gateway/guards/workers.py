@@ -1,10 +1,10 @@
-"""Processes that look for patterns and personal data: a few, started at their first call, ended when they take long."""
+"""Processes that look for patterns, personal data and JSON: a few, started when called, ended when they take long."""
 
 import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,7 @@ from slipway_process.environment import for_isolated
 
 from .finder import MAX_MESSAGE_BYTES, Look, Result
 from .protocol import GuardFailed
+from .schemas import JSONSCHEMA, UnusableSchema
 from .verdict import BLOCKED, REDACTED, Span, Verdict, merged
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,11 @@ _SAMPLE = "Call +1 212 555 0187 or write to anna@example.com about card 4111 111
 _RETRY_S = 1.0
 _ROOT = Path(__file__).resolve().parents[2]  # where the gateway's package is
 _RESULT = msgspec.json.Decoder(Result)
+Begun = Callable[[], None]
+
+
+def _nothing() -> None:
+    return None
 
 
 class _Worker:
@@ -112,6 +118,31 @@ class FinderPool:
         Raises:
             GuardFailed: nothing can look for this, or not yet.
         """
+        result = await self._result(builtin, _look(builtin, list(texts.values())), client)
+        if result.problem or len(result.found) != len(texts):
+            raise GuardFailed(result.problem or "its process found nothing for some texts")
+        return _verdict(builtin, dict(zip(texts, result.found, strict=True)))
+
+    async def misfits(
+        self, builtin: GuardBuiltin, schema: str, texts: list[str], client: str = "", begun: Begun = _nothing
+    ) -> list[str]:
+        """Of each text, why it does not fit a JSON schema, or nothing. Without texts the schema alone is looked at.
+
+        `begun`: called when a process gets it, after the wait for one.
+
+        Raises:
+            UnusableSchema: nothing can be checked by it.
+            GuardFailed: nothing can check it, or not yet.
+        """
+        result = await self._result(builtin, Look(schema=schema, texts=texts), client, begun)
+        if result.unusable:
+            raise UnusableSchema(result.unusable)
+        if result.problem or len(result.misfits) != len(texts):
+            raise GuardFailed(result.problem or "its process found nothing for some texts")
+        return result.misfits
+
+    async def _result(self, builtin: GuardBuiltin, look: Look, client: str, begun: Begun = _nothing) -> Result:
+        """What a process found. Raises GuardFailed."""
         if not self._workers:
             raise GuardFailed("the gateways run no process for it (--guard-processes)")
         share = self._shares.get(client)
@@ -123,17 +154,16 @@ class FinderPool:
         except BaseException:
             share.release()
             raise
+        begun()
         try:
-            result = await worker.call(_look(builtin, list(texts.values())))
+            result = await worker.call(look)
         except BaseException:  # also a call that took too long
             worker.kill()
             self._load(worker, builtin, share)
             raise
         self._free.put_nowait(worker)
         share.release()
-        if result.problem or len(result.found) != len(texts):
-            raise GuardFailed(result.problem or "its process found nothing for some texts")
-        return _verdict(builtin, dict(zip(texts, result.found, strict=True)))
+        return result
 
     async def _loaded_worker(self, builtin: GuardBuiltin) -> _Worker:
         """A free process that has loaded what a call needs. Raises GuardFailed: those that are free have not yet."""
@@ -194,12 +224,16 @@ class FinderPool:
 
 
 def _needs(builtin: GuardBuiltin) -> str:
-    """What a process has to load for this, and keeps: Presidio for a language, or nothing."""
+    """What a process has to load for this, and keeps: jsonschema, Presidio for a language, or nothing."""
+    if builtin.json is not None:
+        return JSONSCHEMA
     return builtin.pii.language if builtin.pii else ""
 
 
 def _look(builtin: GuardBuiltin, texts: list[str]) -> Look:
     pii = builtin.pii
+    if builtin.json is not None:
+        return Look(schema="{}")
     if pii is None:
         return Look(list(builtin.patterns), texts=texts)
     return Look(list(builtin.patterns), list(pii.entities), pii.min_score / 100, pii.language, texts)

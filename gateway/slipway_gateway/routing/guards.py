@@ -18,7 +18,7 @@ class BoundGuard(NamedTuple):
 
     @property
     def is_of_output(self) -> bool:
-        return OUTPUT in self.guard.stages
+        return OUTPUT in self.guard.stages and self.guard.wants_json is None
 
 
 def guards_of(

@@ -123,8 +123,28 @@ class Admission:
         about = (one.tenant, one.key, one.model, one.revision, one.hour)
         self.ledger.gather(Charge(new_id(), *about, usage, one.cost_nano, one.estimated, one.requests))
 
-    def prepare(self, outgoing: UpstreamRequest, fields: RequestFields, record: RequestRecord) -> UpstreamRequest:
+    def prepare_again(self, outgoing: UpstreamRequest, record: RequestRecord) -> UpstreamRequest:
+        """A request that is sent once more, with another body: it is charged and takes from limits as a new one.
+
+        Raises:
+            RequestError: it has more tokens than a request of its tenant may have.
+        """
+        before = outgoing.meter
+        if before is None:
+            return outgoing
+        fields = request_fields.parse(outgoing.body)
+        prepared = self.prepare(replace(outgoing, meter=None), fields, record, new_id())
+        if prepared.meter is not None:
+            # Its body requests the usage already, where the first one's had to be completed.
+            prepared.meter.strips_usage = before.strips_usage
+        return prepared
+
+    def prepare(
+        self, outgoing: UpstreamRequest, fields: RequestFields, record: RequestRecord, charge_id: str = ""
+    ) -> UpstreamRequest:
         """The request with a meter if it has a tenant; a stream of a tenant then also requests its usage.
+
+        `charge_id`: of its charge; empty: that of the record.
 
         Raises:
             RequestError: it has more tokens than a request of its tenant may have.
@@ -137,7 +157,7 @@ class Admission:
         _check_context(policy.bounds.context, estimated, output_limit(fields, outgoing.path))
         strips_usage = outgoing.stream and outgoing.path in _USAGE_ON_REQUEST and fields.lacks_usage
         meter = Meter(
-            record.id,
+            charge_id or record.id,
             identity.name,
             identity.key_id,
             estimate=estimated,

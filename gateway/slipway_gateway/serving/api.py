@@ -36,11 +36,12 @@ from ..feedback.endpoint import FeedbackApi
 from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
 from ..forwarding.guarded_response import GuardedResponse
+from ..forwarding.json_response import JsonResponse
 from ..forwarding.proxy import Forwarding
 from ..forwarding.recording import recorded
 from ..forwarding.resume_memory import ResumeMemory
 from ..generations.log import GenerationLog
-from ..guards.checks import of_stage
+from ..guards.checks import of_json, of_stage
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
 from ..quotas.usage import RESPONSES
@@ -568,6 +569,9 @@ class PublicApi:
             stall_s = self._settings.stall_timeout_s
             guarded = GuardedResponse(self._forwarding.guards, request, outgoing, record, stall_s)
             request, outgoing = guarded.request, replace(outgoing, watch=guarded)
+        bound = of_json(outgoing.guards) if outgoing.writes_text and outgoing.wants_json else None
+        if bound is not None:
+            return await self._forward_json(request, outgoing, record, bound, guarded)
         forward: Callable[[], Awaitable[web.StreamResponse]] = partial(self._proxy.forward, request, outgoing, record)
         caches = self._caches
         if caches is not None and (call := caches.call_of(request, outgoing, record)) is not None:
@@ -582,6 +586,36 @@ class PublicApi:
             return await forward()
         may_exceed = self._proxy.forwards_beyond_limits(outgoing, record)
         beyond = partial(self._beyond_limits, request, outgoing, record, guarded) if may_exceed else None
+        return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward, beyond)
+
+    async def _forward_json(
+        self,
+        request: web.Request,
+        outgoing: UpstreamRequest,
+        record: RequestRecord,
+        bound: BoundGuard,
+        guarded: GuardedResponse | None,
+    ) -> web.StreamResponse:
+        """The response to a request whose JSON a guard checks. Each attempt takes from limits and is charged.
+
+        Caches do not have such responses: a kept one that does not fit would never fit.
+        """
+        settings, checks = self._settings, self._forwarding.guards
+        checked = JsonResponse(checks, self._balancer, request, outgoing, record, bound, settings.stall_timeout_s)
+        forward: Callable[[], Awaitable[web.StreamResponse]] = partial(
+            checked.run, partial(self._send, record=record), self.admission.prepare_again
+        )
+        if outgoing.chosen is not None:
+            forward = partial(self._expose, outgoing.chosen, record, forward)
+        return await (forward() if guarded is None else guarded.run(forward))
+
+    async def _send(self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord) -> web.StreamResponse:
+        """The response of the model to one attempt, within the limits of its tenant."""
+        forward = partial(self._proxy.forward, request, outgoing, record)
+        if outgoing.meter is None or record.identity is None:
+            return await forward()
+        may_exceed = self._proxy.forwards_beyond_limits(outgoing, record)
+        beyond = partial(self._proxy.forward, request, outgoing, record) if may_exceed else None
         return await self.admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward, beyond)
 
     async def _beyond_limits(
@@ -753,7 +787,7 @@ class PublicApi:
         if place is None:
             message = "Last-Event-ID must be the id of an event that this gateway sent, or be left out."
             raise errors.invalid("invalid_last_event_id", message)
-        if of_stage(outgoing.guards, OUTPUT):
+        if of_stage(outgoing.guards, OUTPUT) or (outgoing.wants_json and of_json(outgoing.guards)):
             # The rest of a text may be what guards would only find in the whole of it.
             raise errors.stream_gone()
         outgoing.headers[RESUME] = place.resume

@@ -151,6 +151,7 @@ class GatewayMetrics:
             self.ejections,
             self.crashes,
             self.poison,
+            self._json_checked,
         )
         self._of_pairs = (*counts, *self._of_caches, self._fast, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
@@ -228,6 +229,9 @@ class GatewayMetrics:
         self._guard_calls = self._counter("guard_calls_total", "Decisions of guards", (*labels, "action"))
         self._guard_seconds = self._histogram("guard_seconds", "Seconds of a guard's call", labels, _GUARD_BUCKETS)
         self._guards: set[tuple[str, str]] = set()  # those that have labels
+        self._json_checked = self._counter(
+            "json_responses_total", "Responses that a guard of JSON checked", ("model", "revision", "result")
+        )
 
     def guarded(self, owner: str, guard: str, stage: str, action: str, seconds: float | None) -> None:
         """A guard decided, or failed. `seconds`: of its call; None: there was none."""
@@ -238,6 +242,10 @@ class GatewayMetrics:
         self._guard_calls.labels(owner, guard, stage, action).inc()
         if seconds is not None:
             self._guard_seconds.labels(owner, guard, stage).observe(seconds)
+
+    def json_checked(self, model: str, revision: str, result: str) -> None:
+        """A guard of JSON saw a response: `valid`, `invalid` or `undecided`; or had it computed again: `retried`."""
+        self._add(self._json_checked, 1, model, revision, result)
 
     def _declare_clients(self) -> None:
         self._stream_requests = self._counter(

@@ -31,6 +31,7 @@ _OUTCOMES_OF_CODES = {
     "not_cached": "client_error",
     "content_blocked": "blocked",
     "guard_failed": "guard_failed",
+    "invalid_response_format": "invalid_format",
 }
 _FIRST_WAKE_S = 15
 # Of Anthropic's API, by status; others are those of 400 and 500.
@@ -353,6 +354,17 @@ def blocked_message(guard: str, reason: str, *, of_response: bool) -> str:
 def content_not_checked(guard: str, why: str) -> RequestError:
     """The request has what no guard can read: it is not sent on."""
     return invalid("content_not_checked", f"The guard '{guard}' cannot check the request: {why}.")
+
+
+def unusable_schema(param: str, guard: str, why: str) -> RequestError:
+    """The response could not be checked by the schema of the request: no model computes it."""
+    return invalid("invalid_schema", f"The guard '{guard}' cannot check responses by {param}: {why}.", param=param)
+
+
+def invalid_response_format(param: str, problem: str) -> RequestError:
+    """The model's response is not what the request wants. No 5xx: a schema that nothing fits is the client's."""
+    message = f"The response of the model does not fit {param}: {problem}."
+    return invalid("invalid_response_format", message, status=422, param=param)
 
 
 def guard_failed(guard: str, why: str) -> RequestError:

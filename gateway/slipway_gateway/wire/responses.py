@@ -183,6 +183,7 @@ _STRING = msgspec.json.Decoder(str)
 _ANY = msgspec.json.Decoder(Raw)  # checks a whole text and makes no objects: a tenth of a millisecond
 # The choices of a longer response are counted before they become objects; those of a shorter one are few.
 _SHORT_BYTES = 64 << 10
+_BATCH_BYTES = 32 << 10  # of events that are read at once
 
 
 def _decode_whole(body: bytes) -> _Part:
@@ -210,6 +211,7 @@ class _ChoiceText:
     arguments: dict[int, list[str]] = field(default_factory=dict)  # of tool calls, by index
     calls_tools: bool = False  # it has tool calls or other content that is no text
     truncated: bool = False
+    refused: bool = False  # the model refuses to answer, in words
     ended: bool = False  # it has a finish reason
 
     def add(self, choice: _Choice) -> None:
@@ -218,6 +220,7 @@ class _ChoiceText:
         if choice.finish_reason is not None:
             self.ended = True
             self.truncated |= choice.finish_reason == "length"
+        self.refused |= bool(message.refusal)
         content = _string(message.content)
         if content is None and is_list(message.content):
             self.calls_tools = True
@@ -239,7 +242,9 @@ class _ChoiceText:
             item = _ITEM.decode(value) if is_object(value) else _Item()
             kind = _string(item.type)
             if kind in ("message", "reasoning"):
-                (content if kind == "message" else reasoning).extend(_content_of(item))
+                for text, refuses in _content_of(item):
+                    self.refused |= refuses
+                    (content if kind == "message" else reasoning).append(text)
                 continue
             self.calls_tools = True  # also a tool that the server has itself
             if kind == "function_call" and (arguments := _string(item.arguments)) is not None:
@@ -255,16 +260,17 @@ class _ChoiceText:
         if self.truncated:
             return False
         # Beside a tool call any content is fine; a refusal or an empty response is another failure or none.
-        if wants_json and not self.calls_tools and not is_json("".join(self.content)):
+        if wants_json and not (self.calls_tools or self.refused) and not is_json("".join(self.content)):
             return True
         return bool(self.arguments) and not all(is_json("".join(text)) for text in self.arguments.values())
 
 
-def _content_of(item: _Item) -> Iterator[str]:
+def _content_of(item: _Item) -> Iterator[tuple[str, bool]]:
+    """Texts of an item, and whether each is a refusal."""
     for value in first_items(item.content):
         part = _CONTENT.decode(value) if is_object(value) else _Content()
         if (found := _string(part.refusal if part.text is ABSENT else part.text)) is not None:
-            yield found
+            yield found, part.text is ABSENT
 
 
 def _arguments(message: _Message) -> Iterator[tuple[int, str]]:
@@ -358,6 +364,54 @@ def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = F
         return _find_failures(_decode_events(events), complete=complete, wants_json=wants_json)
     except UNREADABLE:
         return ()
+
+
+class WantedJson:
+    """Texts that must be JSON where a request wants that: of each choice that was not cut, calls no tool and refuses
+    nothing. A stream is read in parts, so that others run between them.
+    """
+
+    def __init__(self, body: bytes, *, streamed: bool) -> None:
+        """`streamed`: it is whole events of a stream."""
+        self._parts = _batches(body) if streamed else iter(([body],))
+        self._streamed = streamed
+        self._found, self._is_readable = _Read(), True
+
+    def steps(self) -> Iterator[None]:
+        """Reads the response, one part at each step."""
+        for part in self._parts:
+            try:
+                for one in _decode_events(part) if self._streamed else (_decode_whole(part[0]),):
+                    self._found.add(one)
+            except UNREADABLE:
+                self._is_readable = False
+                return
+            yield
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The texts, once all is read. None: an error, or a response that cannot be read."""
+        read = self._found
+        if not self._is_readable or read.errors or not read.known:
+            return None
+        choices = read.choices.values() or [_ChoiceText()]
+        return ["".join(one.content) for one in choices if not (one.truncated or one.calls_tools or one.refused)]
+
+
+def _batches(body: bytes) -> Iterator[list[bytes]]:
+    """The data of events, in parts of some KiB and whole events."""
+    batch, size = list[bytes](), 0
+    for line in body.splitlines():
+        data = line[5:].strip() if line.startswith(b"data:") else b""
+        if not data or data == _DONE:
+            continue
+        batch.append(data)
+        size += len(data)
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _text_alone(part: _Part) -> str | None:

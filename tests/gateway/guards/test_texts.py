@@ -69,7 +69,7 @@ def test_a_guard_is_one_kind() -> None:
     assert guards_refusal([one]) == "" and "same name" in guards_refusal([one, one])
     assert "exactly one" in guards_refusal([GuardSpec("g", ("Input",))])
     assert "exactly one" in guards_refusal([replace(one, builtin=GuardBuiltin(("a",)))])
-    assert "patterns or pii" in guards_refusal([GuardSpec("g", ("Input",), builtin=GuardBuiltin())])
+    assert "patterns, pii or json" in guards_refusal([GuardSpec("g", ("Input",), builtin=GuardBuiltin())])
     classifier = GuardSpec("g", ("Input",), deployment=GuardDeployment("c", ("bad",)))
     assert guards_refusal([classifier]) == "" and "no namespace" in guards_refusal([classifier], deployments=False)
 

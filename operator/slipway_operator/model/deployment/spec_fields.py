@@ -360,6 +360,8 @@ FIELDS = (
     "spec.traffic.guards[].builtin.pii.entities",
     "spec.traffic.guards[].builtin.pii.minScore",
     "spec.traffic.guards[].builtin.pii.language",
+    "spec.traffic.guards[].builtin.json",
+    "spec.traffic.guards[].builtin.json.retries",
     "spec.traffic.guards[].builtin.action",
     "spec.traffic.guards[].builtin.replacement",
     "spec.traffic.guards[].failurePolicy",
