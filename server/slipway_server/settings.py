@@ -141,6 +141,20 @@ class ServerSettings(ServingSettings):
         262_144,
         description="prompt tokens that may wait; more get 429; the last quarter is for tenants that have none waiting",
     )
+    speculation: Literal["none", "ngram"] = Field(
+        "none",
+        description="ngram: steps also verify tokens that followed the same tokens earlier in prompt or response, "
+        "where that gains time; the responses are the same",
+    )
+    num_speculative_tokens: Annotated[PositiveCount, Field(le=16)] = Field(
+        6, description="with --speculation: the most tokens that a step verifies for a response beside its next one"
+    )
+    prompt_lookup_min: Annotated[PositiveCount, Field(le=16)] = Field(
+        2, description="with --speculation ngram: the fewest tokens at the end of a response that must stand earlier"
+    )
+    prompt_lookup_max: Annotated[PositiveCount, Field(le=64)] = Field(
+        8, description="with --speculation ngram: of several places the one is taken where the most tokens, up to this, agree"
+    )
     max_loras: Annotated[Count, Field(le=1024)] = Field(
         0,
         description="LoRA adapters that are loaded at a time; a step may have rows of all of them; 0: there are none",
