@@ -189,6 +189,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         context_tokens=context_tokens,
         tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
         template=template,
+        speculates=settings.speculation != "none",
         formats=select_formats(template.text, calls=settings.tool_call_parser, reasoning=settings.reasoning_parser),
     )
     tenants = Tenants(

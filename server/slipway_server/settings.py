@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from slipway_process.serving.settings import ServingSettings
@@ -153,7 +153,9 @@ class ServerSettings(ServingSettings):
         2, description="with --speculation ngram: the fewest tokens at the end of a response that must stand earlier"
     )
     prompt_lookup_max: Annotated[PositiveCount, Field(le=64)] = Field(
-        8, description="with --speculation ngram: of several places the one is taken where the most tokens, up to this, agree"
+        8,
+        validate_default=True,
+        description="with --speculation ngram: of several places the one where the most tokens agree, up to this",
     )
     max_loras: Annotated[Count, Field(le=1024)] = Field(
         0,
@@ -183,3 +185,20 @@ class ServerSettings(ServingSettings):
         description="file that gets a line of JSON for each step: tokens, seconds, running, waiting, cache",
     )
     enable_debug: Switch = Field(False, description="GET /debug/profile on the probe port")
+
+    @field_validator("speculation")
+    @classmethod
+    def _drafts_known_tokens(cls, method: str, info: ValidationInfo) -> str:
+        if method != "none" and info.data.get("async_scheduling") == "on":
+            raise ValueError(
+                "drafts continue tokens that are known, and with --async-scheduling on a step begins before they are: "
+                "remove one of the two"
+            )
+        return method
+
+    @field_validator("prompt_lookup_max")
+    @classmethod
+    def _not_below_the_least(cls, most: int, info: ValidationInfo) -> int:
+        if most < (least := info.data.get("prompt_lookup_min", 1)):
+            raise ValueError(f"{most} is less than --prompt-lookup-min {least}")
+        return most
