@@ -142,8 +142,8 @@ class Sequence:
 class ScheduledSequence:
     """A sequence's share of a batch: the tokens [start, end), and whether its next token is sampled after them.
 
-    `drafts`: the last of these tokens, which the sequence does not have yet. Each is kept if it is what is sampled after
-    the tokens before it.
+    `drafts`: the last of these tokens, which the sequence does not have yet. Each is kept if it is what is sampled
+    after the tokens before it.
     """
 
     sequence: Sequence
@@ -219,8 +219,8 @@ class Sampled:
     """What a step computed for one sequence: a token or an embedding; neither when the numbers were not finite.
 
     `no_token_allowed`: the request's own rules forbid every token. `late`: its grammar's mask came too late, so that it
-    has no token in this step. `refusal`: why its grammar cannot be followed. `following`: what came after this token and
-    after each of these, where tokens were drafted. `spoiled`: numbers of its drafts were not finite, and might have
+    has no token in this step. `refusal`: why its grammar cannot be followed. `following`: what came after this token
+    and after each of these, where tokens were drafted. `spoiled`: numbers of its drafts were not finite, and might have
     changed its own: it has no token in this step.
     """
 

@@ -5,7 +5,8 @@ more token for each that is accepted. That gains where a step takes about as lon
 whose weights are read once for all rows; and it loses where each row takes its own time.
 """
 
-from collections.abc import Iterable, Sequence as Rows
+from collections.abc import Iterable
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 from ..request import Sampled, ScheduledSequence, Sequence
