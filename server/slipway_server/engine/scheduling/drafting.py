@@ -17,8 +17,10 @@ PRIOR, PRIOR_WEIGHT = 0.5, 2.0  # share of drafts that are accepted, before any 
 FADE = 0.98  # of what was tried and accepted, at each step: a sequence that drafts nothing tries again
 LEAST_GAIN = 0.25  # accepted tokens that a drafted one must promise, whatever it costs
 MARGIN = 1.05  # by which tokens per second must grow in the estimate
-# A step of answers without drafts follows after so many with: the fit learns what drafts cost from the difference.
+# One in so many steps that could have drafts is the other way round, with them or without: the fit learns from the
+# difference what drafts cost, and no error of it lasts.
 CONTROL_EVERY = 32
+FREE = StepCost(1.0, 0.0, 0.0)
 STEP_FADE, LEAST_VARIANCE = 0.99, 0.25  # of the fit: steps with drafts may be rare, or all of them the same
 OUTLIER = 4.0  # times its estimate; what a step takes longer was no work of its own
 
@@ -136,19 +138,24 @@ class Drafting:
         found = self._candidates(decoding)
         if not found or (prefills and cost is None):
             return {}
-        self._until_control -= 1
-        if self._until_control <= 0:
-            self._until_control = CONTROL_EVERY
-            return {}
-        if cost is None:
-            # Nothing is known of what drafts cost. A few of them, if all answers are many, suffice to learn it.
-            cost, room = StepCost(1.0, 0.0, 0.0), min(room, max(self._limits.tokens, len(decoding) // 4))
         candidates = [
             Candidate(self._drafted[item.request.id].acceptance.rate, len(tokens), item.length)
             for item, tokens in found
         ]
-        counts = draft_counts(candidates, cost, len(decoding), sum(item.length for item in decoding), room)
+        context = sum(item.length for item in decoding)
+        # A few drafts, if all answers are many, suffice to learn what they cost.
+        few = min(room, max(self._limits.tokens, len(decoding) // 4))
+        counts = draft_counts(candidates, cost or FREE, len(decoding), context, room if cost else few)
+        if self._is_control():
+            counts = [0] * len(found) if any(counts) else draft_counts(candidates, FREE, len(decoding), context, few)
         return {item.request.id: tokens[:count] for (item, tokens), count in zip(found, counts, strict=True) if count}
+
+    def _is_control(self) -> bool:
+        self._until_control -= 1
+        if self._until_control:
+            return False
+        self._until_control = CONTROL_EVERY
+        return True
 
     def _candidates(self, decoding: Rows[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
         found = []
