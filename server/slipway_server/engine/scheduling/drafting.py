@@ -217,6 +217,10 @@ class Drafting:
         self._drafted.pop(request_id, None)
         self._excluded.add(request_id)
 
+    def drop_index(self, request_id: str) -> None:
+        """Frees the memory for a sequence that waits: it is indexed again when it runs."""
+        self._drafted.pop(request_id, None)
+
     def forget(self, request_id: str) -> None:
         """Drops what is kept of a sequence that has ended."""
         self._drafted.pop(request_id, None)

@@ -1,7 +1,7 @@
 """Drafts of one sequence: the tokens that followed the last places where its newest tokens stood before. Pure.
 
-A table of hash chains over its own tokens, as compressors of the LZ77 family have them: 8 bytes for each indexed token,
-a few operations for each new one, and a bounded number of comparisons for each draft.
+A table of hash chains over its own tokens, as compressors of the LZ77 family have them: at most 24 bytes for each
+indexed token, a few operations for each new one, and a bounded number of comparisons for each draft.
 """
 
 from array import array

@@ -444,6 +444,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Moves it back to the head of its class. Its full blocks stay in the prefix cache until they are evicted."""
         self.preemptions += 1
+        if self.drafting:
+            self.drafting.drop_index(sequence.request.id)
         self._stop_running(sequence)
         sequence.num_computed_tokens = 0
         self._waiting[sequence.request.id] = sequence
