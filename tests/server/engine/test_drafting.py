@@ -1,7 +1,8 @@
 """Drafts by prompt lookup: what is drafted, how much of it, and that a rejected draft leaves nothing behind."""
 
 import random
-from collections.abc import Callable, Sequence as Tokens
+from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 from dataclasses import replace
 
 import pytest

@@ -134,8 +134,8 @@ class Drafting:
 
         `room`: the most drafted tokens in all. `prefills`: whether prompts wait for the rest of the step.
         """
-        cost = self._fit.measured()
         found = self._candidates(decoding)
+        cost = self._fit.measured() if found else None
         if not found or (prefills and cost is None):
             return {}
         candidates = [
