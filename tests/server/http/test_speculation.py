@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 # The model begins to repeat itself, and the prompt repeats itself from the beginning.
 PROMPT = "the heaven and the earth. In the beginning God created the heaven and the earth. In the beginning God"
-ASKS = [
+BODIES = [
     {"model": "chat", "prompt": PROMPT, "max_tokens": 60, "temperature": 0, "logprobs": 2},
     {"model": "chat", "prompt": PROMPT, "max_tokens": 60, "temperature": 0.4, "seed": 7, "n": 3},
     {"model": "chat", "prompt": PROMPT, "max_tokens": 60, "temperature": 0, "stop": ["heaven"]},
@@ -22,7 +22,7 @@ def test_its_responses_are_those_of_a_server_without(server: ServerProcess) -> N
     with ServerProcess(MODELS / "tiny-v1", *flags) as drafting:
         drafting.wait_ready()
         accepted = rejected = 0
-        for body in ASKS:
+        for body in BODIES:
             plain = post(f"{server.url}/v1/completions", body)[2]
             drafted = post(f"{drafting.url}/v1/completions", body)[2]
             assert [choice["text"] for choice in drafted["choices"]] == [choice["text"] for choice in plain["choices"]]
