@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -119,8 +120,8 @@ def test_acceptance_follows_what_is_verified_and_fades() -> None:
     assert acceptance.rate > 0.9
 
 
-def sequence(prompt: Tokens[int], name: str = "r", **params: object) -> Sequence:
-    sampling = SamplingParams(**({"max_tokens": 20} | params))  # type: ignore[arg-type]
+def sequence(prompt: Tokens[int], name: str = "r", **params: Any) -> Sequence:
+    sampling = SamplingParams(**({"max_tokens": 20} | params))
     made = Sequence(Request(name, tuple(prompt), sampling), slot=0, output=[prompt[1]])
     made.num_computed_tokens = made.length - 1
     return made
@@ -130,14 +131,19 @@ REPEATING = [5, 6, 7, 8, 5]  # and 6 follows: 7, 8 and so on are drafted
 
 
 def test_a_sequence_drafts_what_it_may_still_return() -> None:
-    def proposed(**params: object) -> dict[str, tuple[int, ...]]:
+    def proposed(**params: Any) -> dict[str, tuple[int, ...]]:
         return Drafting(LIMITS).propose([sequence(REPEATING, **params)], 100, prefills=False)
 
     assert proposed() == {"r": (7, 8)}, "no more are likely enough before some were accepted"
     assert proposed(max_tokens=3) == {"r": (7,)}, "one token was there, and the last one is sampled"
     assert proposed(max_tokens=2) == {}
     assert proposed(grammar=Grammar("regex", "a+")) == {}, "its mask is there for the next token only"
-    everything = {"temperature": 1.0, "logprobs": 3, "frequency_penalty": 1.0, "logit_bias": ((5, 1.0),)}
+    everything: dict[str, Any] = {
+        "temperature": 1.0,
+        "logprobs": 3,
+        "frequency_penalty": 1.0,
+        "logit_bias": ((5, 1.0),),
+    }
     assert proposed(**everything) == {"r": (7, 8)}
     drafting = Drafting(LIMITS)
     item = sequence(REPEATING)

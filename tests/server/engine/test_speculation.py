@@ -119,7 +119,7 @@ def grouped(events: list[RequestOutput]) -> dict[str, list[tuple[Any, ...]]]:
         pytest.param(4, {"slots": 32, "step_tokens": 48}, id="joining in chunks", marks=pytest.mark.extended),
     ],
 )
-def test_whatever_a_request_has_its_response_is_the_same(seed: int, limits: dict[str, int]) -> None:
+def test_whatever_a_request_has_its_response_is_the_same(seed: int, limits: dict[str, Any]) -> None:
     plain = answers(make_engine("tiny-v1", **limits), seed)
     engine = make_engine("tiny-v1", **limits)
     drafting = draft_with(engine)
@@ -276,6 +276,6 @@ def test_with_drafts_two_tokens_have_the_distribution_that_they_have_without(dra
 def test_speculation_is_off_by_itself_and_by_name() -> None:
     start = Start("m", "generate", "auto", "none", "cpu", 64, 1, 0, 0.0, 0)
     assert drafting_for(start) is None
-    more = {"num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
+    more: dict[str, Any] = {"num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
     made = drafting_for(Start("m", "generate", "auto", "none", "cpu", 64, 1, 0, 0.0, 0, speculation="ngram", **more))
     assert made is not None and made._limits == DraftLimits(3, 2, 5)
