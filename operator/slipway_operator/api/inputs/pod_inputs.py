@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_contracts.api.markers import CelRule, ListMap, OneOf, implied_defaults, rule
+from slipway_contracts.api.markers import CelRule, ListMap, implied_defaults, rule
 from slipway_contracts.api.types import ApiType, Int32
 from slipway_operator.api.inputs.adapters import AdaptersSpec
 from slipway_operator.api.inputs.model import ModelSpec, ObjectKey, ObjectName
@@ -168,7 +168,7 @@ class SpeculationSpec(ApiType):
     """Speculative decoding: a step also verifies tokens that are likely to come, and yields several where they do. With
     slipway the responses stay the same; docs/speculation.md has what it gains, and where."""
 
-    method: Annotated[str, OneOf(("ngram",))]
+    method: Literal["ngram"]
     """What the tokens come from. ngram takes those that followed the same tokens before, in the prompt or the response:
     for responses that copy, as in summaries, edits of code and answers from documents."""
     num_speculative_tokens: Annotated[Int32, Field(ge=1, le=16)] = 6
