@@ -140,6 +140,10 @@ def _start(
         lora_base_names=base_names(settings, checkpoint),
         max_perplexity_ratio=settings.max_perplexity_ratio,
         accuracy_tokens=accuracy_tokens,
+        speculation=settings.speculation,
+        num_speculative_tokens=settings.num_speculative_tokens,
+        prompt_lookup_min=settings.prompt_lookup_min,
+        prompt_lookup_max=settings.prompt_lookup_max,
     )
 
 
@@ -185,6 +189,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         context_tokens=context_tokens,
         tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
         template=template,
+        speculates=settings.speculation != "none",
         formats=select_formats(template.text, calls=settings.tool_call_parser, reasoning=settings.reasoning_parser),
     )
     tenants = Tenants(

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from slipway_process.serving.settings import ServingSettings
@@ -141,6 +141,22 @@ class ServerSettings(ServingSettings):
         262_144,
         description="prompt tokens that may wait; more get 429; the last quarter is for tenants that have none waiting",
     )
+    speculation: Literal["none", "ngram"] = Field(
+        "none",
+        description="ngram: steps also verify tokens that followed the same tokens earlier in prompt or response, "
+        "where that gains time; the responses are the same",
+    )
+    num_speculative_tokens: Annotated[PositiveCount, Field(le=16)] = Field(
+        6, description="with --speculation: the most tokens that a step verifies for a response beside its next one"
+    )
+    prompt_lookup_min: Annotated[PositiveCount, Field(le=16)] = Field(
+        2, description="with --speculation ngram: the fewest tokens at the end of a response that must stand earlier"
+    )
+    prompt_lookup_max: Annotated[PositiveCount, Field(le=64)] = Field(
+        8,
+        validate_default=True,
+        description="with --speculation ngram: of several places the one where the most tokens agree, up to this",
+    )
     max_loras: Annotated[Count, Field(le=1024)] = Field(
         0,
         description="LoRA adapters that are loaded at a time; a step may have rows of all of them; 0: there are none",
@@ -169,3 +185,20 @@ class ServerSettings(ServingSettings):
         description="file that gets a line of JSON for each step: tokens, seconds, running, waiting, cache",
     )
     enable_debug: Switch = Field(False, description="GET /debug/profile on the probe port")
+
+    @field_validator("speculation")
+    @classmethod
+    def _drafts_known_tokens(cls, method: str, info: ValidationInfo) -> str:
+        if method != "none" and info.data.get("async_scheduling") == "on":
+            raise ValueError(
+                "drafts continue tokens that are known, and with --async-scheduling on a step begins before they are: "
+                "remove one of the two"
+            )
+        return method
+
+    @field_validator("prompt_lookup_max")
+    @classmethod
+    def _not_below_the_least(cls, most: int, info: ValidationInfo) -> int:
+        if most < (least := info.data.get("prompt_lookup_min", 1)):
+            raise ValueError(f"{most} is less than --prompt-lookup-min {least}")
+        return most

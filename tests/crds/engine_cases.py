@@ -20,6 +20,11 @@ def _sglang(*args: str) -> Change:
     return _engine(type="sglang", image="lmsysorg/sglang:v0.6.0", args=list(args))
 
 
+def _speculating(engine: str, **fields: Any) -> Change:
+    image = VLLM_IMAGE if engine == "vllm" else "lmsysorg/sglang:v0.6.0"
+    return _engine(type=engine, image=image, speculation={"method": "ngram", **fields})
+
+
 def _custom(**fields: Any) -> Change:
     return _engine(type="custom", image="ghcr.io/ggml-org/llama.cpp:server", **fields)
 
@@ -181,6 +186,45 @@ CEL_CASES = (
         good=(_vllm("--reasoning-parser", "qwen3"),),
     ),
     Case(
+        "speculation of a custom engine",
+        "spec.engine.speculation is not for the engine type custom",
+        bad=(_custom(speculation={"method": "ngram"}),),
+        good=(_vllm(speculation={"method": "ngram"}), _engine(speculation={"method": "ngram"})),
+    ),
+    Case(
+        "lookups of sglang",
+        "spec.engine.speculation.promptLookupMin and promptLookupMax are not for the engine type sglang",
+        bad=(
+            _speculating("sglang", promptLookupMin=2),
+            _speculating("sglang", promptLookupMax=4),
+        ),
+        good=(_speculating("sglang", numSpeculativeTokens=4), _speculating("vllm", promptLookupMax=4)),
+    ),
+    Case(
+        "speculation twice",
+        "spec.engine.args must not set flags of speculative decoding beside spec.engine.speculation",
+        bad=tuple(
+            _vllm(argument, speculation={"method": "ngram"})
+            for argument in ("--speculative-config={}", "--speculation", "--num-speculative-tokens=3", "-sc")
+        ),
+        good=(_vllm("--speculative-config={}"), _vllm("--seed=1", speculation={"method": "ngram"})),
+    ),
+    Case(
+        "order of lookups",
+        "spec.engine.speculation.promptLookupMin must not be above promptLookupMax",
+        bad=(_speculating("vllm", promptLookupMin=5, promptLookupMax=4),),
+        good=(_speculating("vllm", promptLookupMin=4, promptLookupMax=4), _speculating("vllm", promptLookupMin=9)),
+    ),
+    Case(
+        "speculation of a model without text",
+        "spec.engine.speculation is for models that generate text",
+        bad=tuple({"model": {"task": task}, **_vllm(speculation={"method": "ngram"})} for task in ("embed",)),
+        good=(
+            {"model": {"task": "generate"}, **_vllm(speculation={"method": "ngram"})},
+            {"model": {"task": "auto"}, **_vllm(speculation={"method": "ngram"})},
+        ),
+    ),
+    Case(
         "model of a custom engine",
         "spec.model.task, dtype and maxModelLen are not for the engine type custom",
         bad=tuple(
@@ -205,6 +249,30 @@ SCHEMA_CASES = (
         "spec.engine.reasoningParser",
         bad=(_engine(reasoningParser="--x"),),
         good=(_engine(reasoningParser="deepseek_r1"),),
+    ),
+    Case(
+        "engine.speculation.method",
+        "spec.engine.speculation.method",
+        bad=tuple(_engine(speculation={"method": method}) for method in ("", "eagle", "NGRAM")),
+        good=(_engine(speculation={"method": "ngram"}),),
+    ),
+    Case(
+        "engine.speculation.numSpeculativeTokens",
+        "spec.engine.speculation.numSpeculativeTokens",
+        bad=tuple(_engine(speculation={"method": "ngram", "numSpeculativeTokens": count}) for count in (0, 17)),
+        good=tuple(_engine(speculation={"method": "ngram", "numSpeculativeTokens": count}) for count in (1, 16)),
+    ),
+    Case(
+        "engine.speculation.promptLookupMin",
+        "spec.engine.speculation.promptLookupMin",
+        bad=tuple(_engine(speculation={"method": "ngram", "promptLookupMin": count}) for count in (0, 17)),
+        good=tuple(_engine(speculation={"method": "ngram", "promptLookupMin": count}) for count in (1, 16)),
+    ),
+    Case(
+        "engine.speculation.promptLookupMax",
+        "spec.engine.speculation.promptLookupMax",
+        bad=tuple(_engine(speculation={"method": "ngram", "promptLookupMax": count}) for count in (0, 65)),
+        good=tuple(_engine(speculation={"method": "ngram", "promptLookupMax": count}) for count in (1, 64)),
     ),
     Case("engine.type", "spec.engine.type", bad=(_engine(type="tgi"), _engine(type="vLLM")), good=(_vllm(),)),
     Case(

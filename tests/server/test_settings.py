@@ -47,6 +47,12 @@ def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
         ([], "--model or SLIPWAY_MODEL is required"),
         (["--model", ""], "--model: name a path"),
         (["--port", "99999"], "--port: '99999' is more than 65535"),
+        (
+            ["--async-scheduling", "on", "--speculation", "ngram"],
+            "--speculation: drafts continue tokens that are known, and with --async-scheduling on a step begins before",
+        ),
+        (["--prompt-lookup-min", "9"], "--prompt-lookup-max: 8 is less than --prompt-lookup-min 9"),
+        (["--num-speculative-tokens", "17"], "--num-speculative-tokens: '17' is more than 16"),
         (["--max-num-seqs", "0"], "--max-num-seqs: '0' is less than 1"),
         (["--max-model-len", "many"], "--max-model-len: 'many' is not a whole number"),
         (["--drain-timeout", "-1"], "--drain-timeout: '-1' is less than 0"),

@@ -28,6 +28,7 @@ from .grammars.client import GrammarProcess, GrammarSource
 from .grammars.masks import Masks
 from .messages import Ready, RoundingReport, Start
 from .scheduling.budget import CPU_TIMES, GPU_TIMES, StepTimes, TokenBudget
+from .scheduling.drafting import Drafting, DraftLimits
 from .scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -84,8 +85,11 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     budget = TokenBudget(min(limits.step_tokens, LEAST_PREFILL_TOKENS), limits.step_tokens, times)
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size, accuracy)
-    scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)
-    launches = runner if schedules_ahead(start.async_scheduling, replays=kernels.replays) else None
+    drafting = drafting_for(start)
+    scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope, drafting=drafting)
+    # A draft continues tokens that are known: a step that begins before they are has none.
+    ahead = not drafting and schedules_ahead(start.async_scheduling, replays=kernels.replays)
+    launches = runner if ahead else None
     engine = EngineCore(
         scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches, adapters=adapters
     )
@@ -118,6 +122,13 @@ def checked_accuracy(decoder: Decoder, start: Start, threads: int, kv_tokens: in
     return RoundingReport(
         start.quantization, accuracy.ratio, accuracy.top1_agreement, accuracy.perplexity, accuracy.tokens
     )
+
+
+def drafting_for(start: Start) -> Drafting | None:
+    """What drafts tokens; None without speculation."""
+    if start.speculation == "none":
+        return None
+    return Drafting(DraftLimits(start.num_speculative_tokens, start.prompt_lookup_min, start.prompt_lookup_max))
 
 
 def schedules_ahead(setting: str, *, replays: bool) -> bool:
@@ -156,6 +167,8 @@ def build_encoder(start: Start) -> tuple[EngineCore, Ready]:
         raise LoadError(
             f"--kv-cache-dtype {start.kv_cache_dtype} is for models that generate: this one has no such cache."
         )
+    if start.speculation != "none":
+        raise LoadError(f"--speculation {start.speculation} is for models that generate: this one makes embeddings.")
     if start.max_loras:
         raise LoadError("--max-loras is for models that generate: this one makes embeddings.")
     device = pick_device(start.device)

@@ -99,7 +99,7 @@ class EngineCore:
         self._budget = budget or TokenBudget(least=1, most=limit, times=StepTimes(0.0, 0.0))
         self._clock = clock
         self._vocab_size = vocab_size
-        self._reported = (0, 0, 0, 0, 0)
+        self._reported = (0,) * 8
         self._refused: list[RequestOutput] = []
         self._errors = self._out_of_memory = 0
         self._launches = launches
@@ -180,6 +180,8 @@ class EngineCore:
         tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
         if batch and not self._errors:  # after errors, the seconds include repeated tries
             self._budget.observe(tokens, sum(scheduled.pairs for scheduled in batch), seconds)
+            if self.scheduler.drafting:
+                self.scheduler.drafting.observe_step(batch, seconds)
         return self._report(started, events, tokens, seconds)
 
     def _step_alone(self, now_s: float) -> _StepParts:
@@ -260,11 +262,19 @@ class EngineCore:
                 self._budget.shrink(sum(scheduled.tokens for scheduled in batch) // 2)
                 if len(batch) == 1 and batch[0].tokens > 1 and self.scheduler.limits.chunked:
                     return self._run([batch[0].first_half])
+            if len(batch) == 1 and batch[0].drafts:
+                return self._run_undrafted(batch[0])
             if len(batch) == 1:
                 return [], [], [self._fail_request(batch[0], error)]
         middle = len(batch) // 2
         first, second = self._run(batch[:middle]), self._run(batch[middle:])
         return first[0] + second[0], first[1] + second[1], first[2] + second[2]
+
+    def _run_undrafted(self, scheduled: ScheduledSequence) -> StepOutcome:
+        """Runs a sequence without its drafts, and drafts nothing more for it: it must fail by its own tokens only."""
+        if self.scheduler.drafting:
+            self.scheduler.drafting.exclude(scheduled.sequence.request.id)
+        return self._run([scheduled.first_half])
 
     def _fail_request(self, scheduled: ScheduledSequence, error: Exception) -> RequestOutput:
         """Ends the request. Raises EngineBroken when the engine cannot compute anything else either."""
@@ -280,16 +290,16 @@ class EngineCore:
     def _report(self, started: dict[str, int], events: list[RequestOutput], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
         prefix = (scheduler.prefix_queries, scheduler.prefix_hits, scheduler.block_manager.evictions)
-        counts = (scheduler.preemptions, *prefix, self._out_of_memory)
-        preempted, queried, hits, evicted, short = (
+        drafting = scheduler.drafting
+        drafts = (drafting.drafts, drafting.draft_tokens, drafting.accepted_tokens) if drafting else (0, 0, 0)
+        counts = (scheduler.preemptions, *prefix, self._out_of_memory, *drafts)
+        preempted, queried, hits, evicted, short, *drafted = (
             now - before for now, before in zip(counts, self._reported, strict=True)
         )
         self._reported = counts
         errors, self._errors = self._errors, 0
-        running, waiting, usage = len(scheduler.running), scheduler.waiting, scheduler.kv_usage
-        return Step(
-            started, events, running, waiting, usage, tokens, seconds, preempted, queried, hits, errors, evicted, short
-        )
+        state = (len(scheduler.running), scheduler.waiting, scheduler.kv_usage, tokens, seconds)
+        return Step(started, events, *state, preempted, queried, hits, errors, evicted, short, *drafted)
 
 
 def is_out_of_memory(error: Exception) -> bool:

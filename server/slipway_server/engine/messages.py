@@ -43,6 +43,10 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     lora_base_names: tuple[str, ...] = ()  # names of the model in files of adapters; empty: any
     max_perplexity_ratio: float = 0.0  # of rounded weights to plain ones; 0: it is not measured
     accuracy_tokens: tuple[int, ...] = ()  # of the text that it is measured on
+    speculation: str = "none"  # or ngram: what drafts tokens
+    num_speculative_tokens: int = 0  # drafted of a sequence in one step
+    prompt_lookup_min: int = 0  # tokens of a sequence's end that are looked up in it
+    prompt_lookup_max: int = 0
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):
@@ -170,6 +174,9 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     errors: int = 0  # requests that ended because computing them failed
     evictions: int = 0  # blocks of the prefix cache that others got
     out_of_memory: int = 0  # steps, or parts of one, that had too little memory
+    drafts: int = 0  # that were verified
+    draft_tokens: int = 0
+    accepted_tokens: int = 0  # of the drafted ones
 
 
 AdapterReport = AdapterLoaded | AdapterFailed | AdapterUnloaded | AdaptersChanged

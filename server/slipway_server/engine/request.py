@@ -140,12 +140,17 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSequence:
-    """A sequence's share of a batch: the tokens [start, end), and whether its next token is sampled after them."""
+    """A sequence's share of a batch: the tokens [start, end), and whether its next token is sampled after them.
+
+    `drafts`: the last of these tokens, which the sequence does not have yet. Each is kept if it is what is sampled
+    after the tokens before it.
+    """
 
     sequence: Sequence
     start: int
     end: int
     samples: bool
+    drafts: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -160,13 +165,35 @@ class ScheduledSequence:
     def draws_only(self) -> bool:
         """Whether its step yields nothing for it, or only a drawn token: see `SamplingParams.draws_only`."""
         sampling = self.sequence.request.sampling
-        if sampling is None or self.prompt_logprob_positions:
+        if sampling is None or self.drafts or self.prompt_logprob_positions:
             return False
         return not self.samples or sampling.draws_only
 
     @property
+    def ids(self) -> list[int]:
+        """Its tokens."""
+        return [*self.sequence.tokens(self.start, self.end - len(self.drafts)), *self.drafts]
+
+    @property
+    def sampled_positions(self) -> range:
+        """Positions whose logits a token is sampled from: its last one, and one more for each draft."""
+        return range(self.end - 1 - len(self.drafts), self.end) if self.samples else range(0)
+
+    @property
+    def sampled_sequences(self) -> list[Sequence]:
+        """The sequence as it is at each of `sampled_positions`: with the drafts before it."""
+        sequence = self.sequence
+        drafted = (
+            Sequence(sequence.request, output=[*sequence.output, *self.drafts[: at + 1]], draw=sequence.draw)
+            for at in range(len(self.drafts))
+        )
+        return [sequence, *drafted]
+
+    @property
     def first_half(self) -> "ScheduledSequence":
-        """The first half of its tokens, without sampling; a later step computes the others."""
+        """The first half of its tokens, without sampling; a later step computes the others. Or all but the drafts."""
+        if self.drafts:
+            return ScheduledSequence(self.sequence, self.start, self.end - len(self.drafts), samples=self.samples)
         return ScheduledSequence(self.sequence, self.start, self.start + self.tokens // 2, samples=False)
 
     @property
@@ -192,7 +219,9 @@ class Sampled:
     """What a step computed for one sequence: a token or an embedding; neither when the numbers were not finite.
 
     `no_token_allowed`: the request's own rules forbid every token. `late`: its grammar's mask came too late, so that it
-    has no token in this step. `refusal`: why its grammar cannot be followed.
+    has no token in this step. `refusal`: why its grammar cannot be followed. `following`: what came after this token
+    and after each of these, where tokens were drafted. `spoiled`: numbers of its drafts were not finite, and might have
+    changed its own: it has no token in this step.
     """
 
     token: int | None = None
@@ -202,6 +231,8 @@ class Sampled:
     no_token_allowed: bool = False
     late: bool = False
     refusal: str = ""
+    following: tuple["Sampled", ...] = ()
+    spoiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +247,8 @@ class RequestOutput:
     logprobs: Logprobs | None = None
     prompt_logprobs: tuple[Logprobs, ...] = ()
     cached_tokens: int = 0  # prompt tokens that the prefix cache held; only in the event that `starts`
+    accepted: int = 0  # 1 for a token that was drafted
+    rejected: int = 0  # tokens that were drafted in its place and after it
 
     @property
     def starts(self) -> bool:

@@ -142,7 +142,12 @@ class OpenAI:
             async for index, delta in deltas:
                 choices[index].add(delta)
         selected = select_choices(choices, body)
-        usage = shape.usage([choice.tokens for choice in choices], [choice.cached_tokens for choice in choices])
+        usage = shape.usage(
+            [choice.tokens for choice in choices],
+            [choice.cached_tokens for choice in choices],
+            accepted=sum(choice.accepted for choice in choices),
+            rejected=sum(choice.rejected for choice in choices),
+        )
         if not (num_logprobs := sum(choice.num_logprobs for choice in selected)):
             return json_response(shape.whole(selected, usage))
         # There may be hundreds of thousands of them: other requests go on meanwhile.

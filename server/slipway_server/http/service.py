@@ -403,11 +403,12 @@ class _DeltaBuilder:
         self._prompt_logprobs, self._cached_tokens = (), 0
         if self._discard:
             return Delta("", 0, event.token, FinishReason.LENGTH, None, *prompt)
+        drafted = event.accepted, event.rejected
         self._tokens += 1
         text, finish = self._text(event.token, last=event.finish is not None), event.finish
         if self._stops.matched or self._has_its_call(text):
             finish = FinishReason.STOP
-        return Delta(text, self._tokens, event.token, finish, event.logprobs, *prompt)
+        return Delta(text, self._tokens, event.token, finish, event.logprobs, *prompt, *drafted)
 
     def _has_its_call(self, text: str) -> bool:
         """Whether the answer has ended with the only call that it may have."""

@@ -18,6 +18,8 @@ from slipway_operator.model.inputs.pod_inputs import (
     Model,
     PodInputs,
     Resources,
+    Speculation,
+    checked,
     inputs_to_dict,
     parse_inputs,
 )
@@ -59,6 +61,55 @@ def test_parsers_of_answers_reach_the_engine(engine: Engine) -> None:
     assert ("--enable-auto-tool-choice" in args) == (engine.type == "vllm")
     without = server(engine, "hf://org/m", one)["args"]
     assert not {"--tool-call-parser", "--reasoning-parser", "--enable-auto-tool-choice"} & set(without)
+
+
+SPECULATION = Speculation("ngram", 5)
+
+
+def test_speculation_is_in_the_flags_of_each_engine_and_nowhere_without_it() -> None:
+    def flags(engine: Engine, speculation: Speculation | None = SPECULATION) -> list[str]:
+        args: list[str] = server(replace(engine, speculation=speculation, args=()), "hf://org/m", Resources())["args"]
+        without = server(replace(engine, args=()), "hf://org/m", Resources())["args"]
+        return [one for one in args if one not in without]
+
+    wide = replace(SPECULATION, lookup_min=2, lookup_max=4)
+    assert flags(Engine()) == ["--speculation", "ngram", "--num-speculative-tokens", "5"]
+    assert flags(Engine(), wide)[4:] == ["--prompt-lookup-min", "2", "--prompt-lookup-max", "4"]
+    assert flags(VLLM) == ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5}']
+    assert flags(VLLM, wide) == [
+        "--speculative-config",
+        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}',
+    ]
+    # SGLang's number has the next token in it.
+    assert flags(SGLANG) == ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6"]
+    for engine in (Engine(), VLLM, SGLANG):
+        assert flags(engine, None) == []
+
+
+def test_speculation_is_a_part_of_the_revision() -> None:
+    def inputs(**speculation: Any) -> PodInputs:
+        record = {"model": {"uri": "hf://org/m"}, "engine": {"speculation": speculation} if speculation else {}}
+        return parse_inputs(record, "m")
+
+    plain, given = inputs(), inputs(method="ngram", numSpeculativeTokens=4, promptLookupMin=2, promptLookupMax=9)
+    assert given.engine.speculation == Speculation("ngram", 4, 2, 9)
+    assert given.canonical != plain.canonical
+    assert inputs(method="ngram").canonical == inputs(method="ngram", numSpeculativeTokens=6).canonical
+    for each in (plain, given):
+        assert parse_inputs(json.loads(each.canonical), "m") == each
+
+
+@pytest.mark.parametrize(
+    ("engine", "task", "sentence"),
+    [
+        (replace(CUSTOM, speculation=SPECULATION), "auto", "not for the engine type custom"),
+        (replace(VLLM, speculation=SPECULATION), "embed", "for models that generate text"),
+        (replace(SGLANG, speculation=replace(SPECULATION, lookup_max=3)), "auto", "not for sglang"),
+    ],
+)
+def test_speculation_that_no_pod_can_have_is_refused_by_name(engine: Engine, task: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"spec.engine.speculation.*{sentence}"):
+        checked(PodInputs(Model("hf://org/m", "m", task=task), engine))
 
 
 def test_vllm_gets_the_flags_that_follow_from_the_spec() -> None:

@@ -30,8 +30,8 @@ IDENTITY = Identity(1, 2, "f" * 32)
 class Named:
     """What a shape wants of a model."""
 
-    def __init__(self, folder: Path) -> None:
-        self.name, self.tokenizer = "chat", Tokenizer(folder)
+    def __init__(self, folder: Path, *, speculates: bool = False) -> None:
+        self.name, self.tokenizer, self.speculates = "chat", Tokenizer(folder), speculates
 
 
 async def chunks_of(model: Named, resume: Resume | None, *, echo: bool) -> list[dict[str, Any]]:
@@ -78,6 +78,28 @@ def test_tokens_of_one_character_share_its_offset(tiny_v1: Path) -> None:
     assert all(text[offset:].startswith(shown) for shown, offset in found if "\ufffd" not in shown)
     parts = [offset for shown, offset in found if "\ufffd" in shown]
     assert len(parts) > len(set(parts)) and {text[offset] for offset in parts} & set("⚓漢字")
+
+
+DRAFTED = [Delta("a", 1, 30), Delta("b", 2, 31, accepted=1), Delta("c", 3, 32, FinishReason.LENGTH, rejected=4)]
+
+
+@pytest.mark.parametrize("speculates", [False, True])
+async def test_drafted_tokens_are_in_the_usage_where_there_are_any(tiny_v1: Path, *, speculates: bool) -> None:
+    async def deltas() -> AsyncIterator[IndexedDelta]:
+        for delta in DRAFTED:
+            for index in range(2):
+                yield index, delta
+
+    model = cast(ServedModel, Named(tiny_v1, speculates=speculates))
+    shape = CompletionShape(model, IDENTITY, [Prompt("x", (1,))], CompletionRequest(model="chat", prompt="x", n=2))
+    choice = Choice()
+    for delta in DRAFTED:
+        choice.add(delta)
+    assert (choice.accepted, choice.rejected, choice.tokens) == (1, 4, 3)
+    *_, last = [chunk async for chunk in shape.chunks(deltas(), with_usage=True, progress=None)]
+    expected = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 8} if speculates else None
+    assert last["usage"].get("completion_tokens_details") == expected
+    assert last["usage"]["completion_tokens"] == 6, "those in vain are not among them"
 
 
 def test_the_best_choices_are_returned_in_order() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_contracts.api.markers import CelRule, ListMap, rule
+from slipway_contracts.api.markers import CelRule, ListMap, implied_defaults, rule
 from slipway_contracts.api.types import ApiType, Int32
 from slipway_operator.api.inputs.adapters import AdaptersSpec
 from slipway_operator.api.inputs.model import ModelSpec, ObjectKey, ObjectName
@@ -159,6 +159,29 @@ class ParallelismSpec(ApiType):
     """Pipeline parallel size. Default for vllm is nodes, for sglang 1."""
 
 
+@rule(
+    "!has(self.promptLookupMin) || !has(self.promptLookupMax) || self.promptLookupMin <= self.promptLookupMax",
+    "spec.engine.speculation.promptLookupMin must not be above promptLookupMax: exchange them",
+)
+@implied_defaults()
+class SpeculationSpec(ApiType):
+    """Speculative decoding: a step also verifies tokens that are likely to come, and yields several where they do. With
+    slipway the responses stay the same; docs/speculation.md has what it gains, and where."""
+
+    method: Literal["ngram"]
+    """What the tokens come from. ngram takes those that followed the same tokens before, in the prompt or the response:
+    for responses that copy, as in summaries, edits of code and answers from documents."""
+    num_speculative_tokens: Annotated[Int32, Field(ge=1, le=16)] = 6
+    """Maximum number of tokens that a step verifies for a response beside its next one. Default is 6. slipway verifies
+    fewer, or none, where more would not gain."""
+    prompt_lookup_min: Annotated[Int32, Field(ge=1, le=16)] | None = None
+    """Minimum number of tokens at the end of a response that must stand earlier. Default for slipway is 2, for vllm its
+    own. Not for sglang."""
+    prompt_lookup_max: Annotated[Int32, Field(ge=1, le=64)] | None = None
+    """Maximum number of tokens that are compared to choose among several such places. Default for slipway is 8, for
+    vllm its own. Not for sglang."""
+
+
 ParserName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 # vLLM before 0.18 ends running requests at SIGTERM: it has no --shutdown-timeout.
@@ -220,6 +243,21 @@ _VLLM_VERSION = "v?(0[.](1[89]|[2-9][0-9]|[1-9][0-9][0-9])|[1-9][0-9]*[.][0-9])"
     "!has(self.reasoningParser) || !has(self.args) || self.args.all(a, !a.matches('^--reasoning-parser(=.*)?$'))",
     "spec.engine.args must not set --reasoning-parser beside spec.engine.reasoningParser: remove one of them",
 )
+@rule(
+    "self.type != 'custom' || !has(self.speculation)",
+    "spec.engine.speculation is not for the engine type custom: write its own arguments in spec.engine.args",
+)
+@rule(
+    "self.type != 'sglang' || !has(self.speculation) || (!has(self.speculation.promptLookupMin) && "
+    "!has(self.speculation.promptLookupMax))",
+    "spec.engine.speculation.promptLookupMin and promptLookupMax are not for the engine type sglang: write its own "
+    "flags in spec.engine.args",
+)
+@rule(
+    "!has(self.speculation) || !has(self.args) || self.args.all(a, !a.matches('^(--specul|--num-specul|--prompt-lookup|"
+    "-sc)'))",
+    "spec.engine.args must not set flags of speculative decoding beside spec.engine.speculation: remove one of them",
+)
 @rule(*_owned("vllm", _VLLM_FLAGS, "^-tp([=0-9].*)?$"))
 @rule(*_owned("sglang", _SGLANG_FLAGS))
 @rule(
@@ -250,6 +288,7 @@ class EngineSpec(ApiType):
     sglang return tool calls as text."""
     reasoning_parser: ParserName | None = None
     """Parser of reasoning in answers, by the engine's own name for it."""
+    speculation: SpeculationSpec | None = None
     env: Annotated[
         tuple[EnvVar, ...],
         Field(max_length=64),

@@ -377,6 +377,11 @@ class RolloutIntents(ApiType):
     "engine's own flags in spec.engine.args",
 )
 @rule(
+    "!has(self.engine) || !has(self.engine.speculation) || !has(self.model.task) || "
+    "self.model.task in ['auto', 'generate']",
+    "spec.engine.speculation is for models that generate text: remove it, or write spec.model.task: generate",
+)
+@rule(
     (
         "!(has(self.resources) && has(self.resources.accelerator) && has(self.engine) && has(self.engine.args)) "
         "|| self.engine.type != 'slipway' || !self.engine.args.exists(a, a.matches('^--device(=.*)?$'))"

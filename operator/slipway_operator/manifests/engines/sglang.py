@@ -57,8 +57,18 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *(_group(nodes) if nodes > 1 else ()),
         "--enable-metrics",
         *parsers(snapshot),
+        *_speculation(snapshot),
         *_adapters(snapshot),
     )
+
+
+def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
+    """SGLang counts the row of the next token too, and has no ngram on other devices than NVIDIA's."""
+    speculation = snapshot.inputs.engine.speculation
+    if speculation is None:
+        return ()
+    rows = str(speculation.tokens + 1)
+    return "--speculative-algorithm", speculation.method.upper(), "--speculative-num-draft-tokens", rows
 
 
 def _adapters(snapshot: Snapshot) -> tuple[str, ...]:

@@ -48,9 +48,19 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *("--probe-port", str(PROBE_PORT)),
         *("--drain-timeout", str(snapshot.drain_timeout_s)),
         *parsers(snapshot),
+        *_speculation(snapshot),
         *_adapters(snapshot),
         *(_predict(snapshot) if model.task in CLASSIC else ()),
     )
+
+
+def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
+    speculation = snapshot.inputs.engine.speculation
+    if speculation is None:
+        return ()
+    lookups = (("--prompt-lookup-min", speculation.lookup_min), ("--prompt-lookup-max", speculation.lookup_max))
+    given = [part for flag, value in lookups if value is not None for part in (flag, str(value))]
+    return "--speculation", speculation.method, "--num-speculative-tokens", str(speculation.tokens), *given
 
 
 def _adapters(snapshot: Snapshot) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """vLLM 0.18 and later: its HTTP port opens when the engine is ready, and `/health` fails when the engine has died."""
 
+import json
+
 from slipway_operator.manifests.engines.profile import (
     GRACE_MARGIN_S,
     HTTP_PORT,
@@ -62,8 +64,23 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         # Without this flag vLLM parses tool calls only if the request names the tool.
         *(("--enable-auto-tool-choice",) if snapshot.inputs.engine.tool_parser else ()),
         *parsers(snapshot),
+        *_speculation(snapshot),
         *_adapters(snapshot),
     )
+
+
+def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the configuration as JSON, with vLLM's own defaults for what the spec leaves out."""
+    speculation = snapshot.inputs.engine.speculation
+    if speculation is None:
+        return ()
+    config = {
+        "method": speculation.method,
+        "num_speculative_tokens": speculation.tokens,
+        "prompt_lookup_max": speculation.lookup_max,
+        "prompt_lookup_min": speculation.lookup_min,
+    }
+    return "--speculative-config", json.dumps({name: value for name, value in config.items() if value is not None})
 
 
 def _adapters(snapshot: Snapshot) -> tuple[str, ...]:

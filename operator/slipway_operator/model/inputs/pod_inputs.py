@@ -11,7 +11,7 @@ from slipway_contracts.api.types import ApiType
 from slipway_contracts.api.writing import camel
 from slipway_operator.api.inputs import pod_inputs, pod_spec
 from slipway_operator.api.inputs.model import HUB_TOKEN, ModelSpec, ObjectStoreSpec
-from slipway_operator.api.inputs.pod_inputs import InputsRecord, RecordedInputs
+from slipway_operator.api.inputs.pod_inputs import InputsRecord, RecordedInputs, SpeculationSpec
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.model_adapter import AdapterModelSpec, AdapterRecord
 from slipway_operator.model import quantity
@@ -20,7 +20,7 @@ from slipway_operator.model.inputs.classic import Batching, PoolMember, batching
 from slipway_operator.model.inputs.registry import RegistrySource, is_reference, read_reference
 
 SLIPWAY = "slipway"  # engine type: slipway-server
-VLLM, SGLANG = "vllm", "sglang"
+VLLM, SGLANG, CUSTOM = "vllm", "sglang", "custom"
 WITH_ADAPTERS = (SLIPWAY, VLLM, SGLANG)  # engines that load LoRA adapters while they run
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of its --max-lora-rank
 RERANK = "rerank"
@@ -28,6 +28,7 @@ CLASSIC = ("predict", "classify", RERANK)  # tasks of a classic model
 WITHOUT_TORCH = ("onnx", "xgboost", "lightgbm", "skops")  # formats whose runtimes do without it
 NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
 NODE_CACHE_CLAIM = "slipway-model-cache"  # claim that the chart creates in each namespace with a node cache
+SPECULATIVE_TOKENS = SpeculationSpec.model_fields["num_speculative_tokens"].default
 KEPT = 1024  # parsed records
 
 
@@ -92,6 +93,16 @@ class Parallelism:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """What drafts tokens of responses, how many in a step, and the tokens of an end that is looked up."""
+
+    method: str
+    tokens: int = SPECULATIVE_TOKENS
+    lookup_min: int | None = None
+    lookup_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """The server that runs the model; `image` None is the operator's default, which only `slipway` has."""
 
@@ -109,6 +120,7 @@ class Engine:
     parallelism: Parallelism = Parallelism()
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +196,20 @@ def checked(inputs: PodInputs) -> PodInputs:
     _check_parallelism(inputs)
     _check_adapters(inputs)
     _check_registry(inputs)
+    _check_speculation(inputs)
     return inputs
+
+
+def _check_speculation(inputs: PodInputs) -> None:
+    speculation, engine = inputs.engine.speculation, inputs.engine.type
+    if speculation is None:
+        return
+    if engine == CUSTOM:
+        raise ValueError("spec.engine.speculation is not for the engine type custom: remove it")
+    if inputs.model.task not in ("auto", "generate"):
+        raise ValueError("spec.engine.speculation is for models that generate text: remove it")
+    if engine == SGLANG and (speculation.lookup_min or speculation.lookup_max):
+        raise ValueError("spec.engine.speculation.promptLookupMin and promptLookupMax are not for sglang: remove them")
 
 
 def _check_adapters(inputs: PodInputs) -> None:
@@ -306,6 +331,15 @@ def _engine(engine: pod_inputs.EngineSpec) -> Engine:
         parallelism=_parallelism(engine.parallelism),
         tool_parser=engine.tool_parser,
         reasoning_parser=engine.reasoning_parser,
+        speculation=_speculation(engine.speculation),
+    )
+
+
+def _speculation(written: pod_inputs.SpeculationSpec | None) -> Speculation | None:
+    if written is None:
+        return None
+    return Speculation(
+        written.method, written.num_speculative_tokens, written.prompt_lookup_min, written.prompt_lookup_max
     )
 
 
@@ -386,6 +420,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "volumeMounts": list(engine.volume_mounts),
                 "toolParser": engine.tool_parser,
                 "reasoningParser": engine.reasoning_parser,
+                "speculation": _speculation_to_dict(engine.speculation),
                 "parallelism": {**asdict(engine.parallelism), "nodes": _unless(engine.parallelism.nodes, 1)},
             },
             "resources": {
@@ -429,6 +464,17 @@ def _model_to_dict(model: Model) -> dict[str, Any]:
         "objectStore": asdict(model.object_store),
         "cache": None if model.cache == NO_CACHE else model.cache,
         "cacheClaimName": model.cache_claim,
+    }
+
+
+def _speculation_to_dict(speculation: Speculation | None) -> dict[str, str | int | None] | None:
+    if speculation is None:
+        return None
+    return {
+        "method": speculation.method,
+        "numSpeculativeTokens": _unless(speculation.tokens, SPECULATIVE_TOKENS),
+        "promptLookupMin": speculation.lookup_min,
+        "promptLookupMax": speculation.lookup_max,
     }
 
 

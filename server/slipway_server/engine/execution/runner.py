@@ -13,6 +13,7 @@ from ...kernels.draws import TokenMasks
 from ...kernels.packing import Ints, Packed
 from ..grammars.masks import Mask, Masks, grammar_of
 from ..request import PENDING, Request, Sampled, SamplingParams, ScheduledSequence, Sequence
+from ..scheduling.drafting import verified
 from .sampler import Sampler, drawn, prompt_logprobs
 
 
@@ -92,7 +93,7 @@ class DecoderRunner:
         block_tables = self._block_tables.rows(batch)
         slot_mapping = block_tables[span, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
         # PENDING stands in it for tokens that only the device has: `Launched.tokens_for` finds them.
-        ids = [token for scheduled in batch for token in scheduled.sequence.tokens(scheduled.start, scheduled.end)]
+        ids = [token for scheduled in batch for token in scheduled.ids]
         rows = [
             int(row) + position - scheduled.start
             for scheduled, row, needed in zip(batch, first, logits_positions, strict=True)
@@ -130,13 +131,13 @@ class DecoderRunner:
         masks = self._masks.collect(batch) if self._masks else {}
         held_back = {name: held for name, mask in masks.items() if (held := _held_back(mask))}
         sampling = [
-            (scheduled.sequence, end - 1)
+            (scheduled, end)
             for scheduled, end in zip(batch, ends, strict=True)
             if scheduled.samples and scheduled.sequence.request.id not in held_back
         ]
-        rows = [row for _, row in sampling]
+        rows = [row for scheduled, end in sampling for row in range(end - len(scheduled.sampled_positions), end)]
         chosen = logits if len(rows) == len(logits) else logits[rows]
-        sequences = [sequence for sequence, _ in sampling]
+        sequences = [sequence for scheduled, _ in sampling for sequence in scheduled.sampled_sequences]
         tokens = iter(self._sampler.sample(chosen, sequences, self._token_masks(sequences, masks)))
         if masks:
             self._model.kernels.rest()  # the next masks are computed while this process prepares its next step
@@ -146,9 +147,11 @@ class DecoderRunner:
                 continue
             if held := held_back.get(scheduled.sequence.request.id) if grammar_of(scheduled) else None:
                 result = held
+            elif scheduled.drafts:
+                result = verified(scheduled.drafts, [next(tokens) for _ in scheduled.sampled_positions])
             else:
                 result = next(tokens) if scheduled.samples else Sampled()
-            if len(needed) > scheduled.samples:
+            if len(needed) > len(scheduled.sampled_positions):  # never with drafts: its prompt is not yet computed
                 logprobs = prompt_logprobs(logits[end - len(needed) : end - scheduled.samples], scheduled)
                 result = replace(result, prompt_logprobs=logprobs)
             results.append(result)
@@ -193,8 +196,8 @@ def _held_back(mask: Mask) -> Sampled | None:
 
 
 def _logits_positions(scheduled: ScheduledSequence) -> list[int]:
-    """Positions whose logits are needed: those for prompt log probabilities, then the one that is sampled from."""
-    return [*scheduled.prompt_logprob_positions, *([scheduled.end - 1] if scheduled.samples else [])]
+    """Positions whose logits are needed: those for prompt log probabilities, then those that are sampled from."""
+    return [*scheduled.prompt_logprob_positions, *scheduled.sampled_positions]
 
 
 class _BlockTables:

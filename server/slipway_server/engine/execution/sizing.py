@@ -53,7 +53,8 @@ def num_blocks_that_fit(decoder: Any, start: Start) -> int:
     free, total = cuda.memory_bytes()
     step_bytes = int(free * FOREIGN_STEP_SHARE)
     if isinstance(decoder, Decoder):
-        rows = start.slots + MAX_PROMPT_LOGPROBS
+        drafted = start.num_speculative_tokens if start.speculation != "none" else 0
+        rows = start.slots * (1 + drafted) + MAX_PROMPT_LOGPROBS
         step_bytes = decoder.shape.step_bytes(step_tokens(start, kernels.device), rows, kernels.dtype.itemsize)
     fit = for_cache(DeviceMemory(total, free), start.gpu_memory, step_bytes) // kernels.bytes_per_block
     if fit < 2:  # one of them is the scratch block

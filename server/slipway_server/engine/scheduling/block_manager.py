@@ -107,6 +107,22 @@ class BlockManager:
                 self._drop(block)
         sequence.block_table, sequence.num_cached_blocks = [], 0
 
+    def trim(self, sequence: Sequence, num_tokens: int) -> None:
+        """Takes back the blocks of the sequence that come after those of its first `num_tokens` tokens.
+
+        They held drafts that were rejected: no other sequence references them, and no hash names them.
+        """
+        count = self.blocks_for(num_tokens)
+        if len(sequence.block_table) <= count:
+            return
+        for block in reversed(sequence.block_table[count:]):
+            self._ref_counts[block] -= 1
+            self._drop(block)
+        del sequence.block_table[count:]
+        # Runners keep copies of block tables, and only append to a copy while the allocation is the same.
+        self._allocations += 1
+        sequence.allocation = self._allocations
+
     def _take_block(self) -> int:
         if self._free:
             block = self._free.pop()

@@ -5,6 +5,7 @@ Pure: no tensors, no clock, no I/O. Each step decodes first and gives the rest o
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 
 from ..request import PENDING, FinishReason, Request, RequestOutput, Sampled, ScheduledSequence, Sequence
@@ -13,6 +14,7 @@ from .block_hash import BlockHasher
 from .block_manager import BlockManager
 from .budget import StepLoad
 from .config import SchedulerConfig
+from .drafting import Drafting
 from .fairness import Fairness
 from .outputs import advance
 
@@ -26,10 +28,13 @@ TOO_LATE = "The request's time was over."
 class Scheduler:
     """Requests wait by class, tenant and arrival; they join and leave the running batch between steps."""
 
-    def __init__(self, limits: SchedulerConfig, *, hash_key: bytes, scope: str = "") -> None:
+    def __init__(
+        self, limits: SchedulerConfig, *, hash_key: bytes, scope: str = "", drafting: Drafting | None = None
+    ) -> None:
         """`scope`: revision and dtype of the model. Cached blocks of another scope are never reused.
 
-        `hash_key`: 16 to 64 random bytes that no client can guess.
+        `hash_key`: 16 to 64 random bytes that no client can guess. `drafting`: None: each step samples one token of a
+        sequence.
         """
         self.limits = limits
         self.running: dict[str, Sequence] = {}
@@ -40,6 +45,7 @@ class Scheduler:
             prefix_cache=limits.prefix_cache,
         )
         self.fairness = Fairness()
+        self.drafting = drafting
         self._background = BackgroundTurns()
         self.preemptions = 0
         self.prefix_queries = self.prefix_hits = 0  # tokens
@@ -119,8 +125,8 @@ class Scheduler:
         return batch
 
     def _batch(self, members: Iterable[Sequence], budget: int) -> list[ScheduledSequence]:
-        batch = self._decodes(members)
-        return batch + self._prefills(members, budget - len(batch), alone=not batch)
+        batch = self._decodes(members, budget)
+        return batch + self._prefills(members, budget - sum(work.tokens for work in batch), alone=not batch)
 
     def complete(self, batch: Iterable[ScheduledSequence], results: Iterable[Sampled]) -> list[RequestOutput]:
         """Applies a step's results: one for each sequence that samples or has prompt log probabilities, in order."""
@@ -128,13 +134,51 @@ class Scheduler:
         events = []
         for scheduled in batch:
             result = next(remaining) if scheduled.samples or scheduled.prompt_logprob_positions else None
+            if scheduled.drafts and result:
+                events += self._complete_drafted(scheduled, result)
+                continue
             # A late result has chosen no token: the next step computes the last token again, for its logits.
             late = result is not None and result.late
             scheduled.sequence.num_computed_tokens = scheduled.end - late
             self.block_manager.cache_full_blocks(scheduled.sequence)
             if result and not (late and not result.prompt_logprobs):
                 events.append(self._advance(scheduled, result))
+            if self.drafting:  # its drafts may have been left out when the step was tried again
+                self.block_manager.trim(scheduled.sequence, scheduled.sequence.length)
         return events
+
+    def _complete_drafted(self, scheduled: ScheduledSequence, result: Sampled) -> list[RequestOutput]:
+        """Adds the tokens that were sampled, up to the first that ends the response, and frees what drafts took."""
+        sequence, drafted, accepted = scheduled.sequence, len(scheduled.drafts), len(result.following)
+        assert self.drafting is not None, "a step without drafting has drafts"
+        if result.spoiled:
+            self._start_over_undrafted(sequence)
+            return []
+        events: list[RequestOutput] = []
+        for row in (result, *result.following):
+            events.append(replace(advance(scheduled, row), accepted=int(len(events) < accepted)))
+            if events[-1].finish:
+                break
+        events[-1] = replace(events[-1], rejected=drafted - accepted)
+        # Keys and values of all tokens but the last one are there. Those of rejected drafts are written over.
+        sequence.num_computed_tokens = sequence.length - 1
+        self._charge(sequence, scheduled.start + 1, sequence.num_computed_tokens)
+        self.drafting.observe_verified(sequence.request.id, drafted, accepted)
+        self.block_manager.cache_full_blocks(sequence)
+        self.block_manager.trim(sequence, sequence.length)
+        if events[-1].finish:
+            self._finish(sequence)
+        return events
+
+    def _start_over_undrafted(self, sequence: Sequence) -> None:
+        """Computes the sequence again, without drafts, as numbers in its blocks may not be finite.
+
+        If they are not finite without drafts either, it ends then.
+        """
+        assert self.drafting is not None, "a step without drafting has drafts"
+        self.drafting.exclude(sequence.request.id)
+        self.block_manager.invalidate(sequence, from_token=sequence.num_computed_tokens)
+        self._preempt(sequence)
 
     # --- a step whose results come later ------------------------------------------------------------------------------
 
@@ -293,15 +337,38 @@ class Scheduler:
 
     # --- batch --------------------------------------------------------------------------------------------------------
 
-    def _decodes(self, members: Iterable[Sequence]) -> list[ScheduledSequence]:
-        """One token for each sequence after its prefill. When no block is free for it, a sequence is preempted."""
+    def _decodes(self, members: Iterable[Sequence], budget: int) -> list[ScheduledSequence]:
+        """One token for each sequence after its prefill. When no block is free for it, a sequence is preempted.
+
+        Drafts come on top, for as much of the budget as is left and never at the cost of others' blocks.
+        """
         decoding = [item for item in members if item.decoding and not item.ends_by_length]
         for sequence in decoding:
             while sequence.slot >= 0 and not self.block_manager.can_append(sequence, sequence.length):
                 self._preempt_victim()
             if sequence.slot >= 0:
                 self.block_manager.append(sequence, sequence.length)
-        return [self._schedule_tokens(sequence, 1) for sequence in decoding if sequence.slot >= 0]
+        decoding = [sequence for sequence in decoding if sequence.slot >= 0]
+        drafts = {} if self.drafting is None or self._in_flight else self._drafts(self.drafting, decoding, budget)
+        batch = [self._schedule_tokens(item, 1, drafts.get(item.request.id, ())) for item in decoding]
+        return sorted(batch, key=lambda scheduled: bool(scheduled.drafts))  # kernels want single tokens at the front
+
+    def _drafts(self, drafting: Drafting, decoding: list[Sequence], budget: int) -> dict[str, tuple[int, ...]]:
+        """Drafts by request ID, with blocks allocated for them: each is as long as free blocks allow."""
+        prefills = [item for item in self.running.values() if not item.decoding]
+        room = budget - len(decoding)
+        proposed = drafting.propose(decoding, room // 2 if prefills else room, prefills=bool(prefills))
+        manager = self.block_manager
+        spare = manager.num_free_blocks - sum(manager.num_missing_blocks(item, item.length) for item in prefills)
+        drafts = {}
+        for name, tokens in proposed.items():
+            sequence = self.running[name]
+            held = len(sequence.block_table) * manager.block_tokens - sequence.length
+            drafts[name] = tokens[: held + max(0, spare) * manager.block_tokens]
+            length = sequence.length + len(drafts[name])
+            spare -= manager.num_missing_blocks(sequence, length)
+            manager.append(sequence, length)
+        return drafts
 
     def _prefills(self, members: Iterable[Sequence], budget: int, *, alone: bool) -> list[ScheduledSequence]:
         """Prompt tokens of one or more sequences, for the rest of the step's budget."""
@@ -340,19 +407,21 @@ class Scheduler:
             budget -= sequence.length
         return batch
 
-    def _schedule_tokens(self, sequence: Sequence, tokens: int) -> ScheduledSequence:
+    def _schedule_tokens(self, sequence: Sequence, tokens: int, drafts: tuple[int, ...] = ()) -> ScheduledSequence:
         start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + tokens
-        scheduled = ScheduledSequence(sequence, start, end, samples=end == sequence.length)
-        self._charge(scheduled)
-        return scheduled
+        self._charge(sequence, start, end)
+        return ScheduledSequence(sequence, start, end + len(drafts), samples=end == sequence.length, drafts=drafts)
 
-    def _charge(self, scheduled: ScheduledSequence) -> None:
-        """A tenant is charged once for each token: it does not pay for recomputation after a preemption."""
-        sequence, prompt = scheduled.sequence, len(scheduled.sequence.request.prompt)
-        fresh = range(max(scheduled.start, sequence.num_charged_tokens), scheduled.end)
+    def _charge(self, sequence: Sequence, start: int, end: int) -> None:
+        """Charges a tenant once for each token in [start, end): it does not pay for recomputation after a preemption.
+
+        Nor for drafts that are rejected.
+        """
+        prompt = len(sequence.request.prompt)
+        fresh = range(max(start, sequence.num_charged_tokens), end)
         if not fresh:
             return
-        sequence.num_charged_tokens = scheduled.end
+        sequence.num_charged_tokens = end
         of_prompt = max(0, min(prompt, fresh.stop) - fresh.start)
         request = sequence.request
         self.fairness.charge(request.tenant, request.weight, prompt=of_prompt, output=len(fresh) - of_prompt)
@@ -375,6 +444,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Moves it back to the head of its class. Its full blocks stay in the prefix cache until they are evicted."""
         self.preemptions += 1
+        if self.drafting:
+            self.drafting.drop_index(sequence.request.id)
         self._stop_running(sequence)
         sequence.num_computed_tokens = 0
         self._waiting[sequence.request.id] = sequence
@@ -384,6 +455,8 @@ class Scheduler:
             self._stop_running(sequence)
         else:
             del self._waiting[sequence.request.id]
+        if self.drafting:
+            self.drafting.forget(sequence.request.id)
         self._since.pop(sequence.request.id, None)
         self.fairness.leave(sequence.request.tenant)
 

@@ -37,8 +37,14 @@ class StepCost:
 
 @dataclass(slots=True)
 class StepFit:
-    """Weighted least squares over recent steps."""
+    """Weighted least squares over recent steps.
 
+    `fade`: factor of older measurements at each new one. `least_variance`: of the tokens of steps, which determine a
+    slope only above it.
+    """
+
+    fade: float = FADE
+    least_variance: float = 1.0
     _weight: float = 0.0
     _sums: list[float] = field(default_factory=lambda: [0.0] * 3)  # of tokens, pairs, seconds
     # Of tokens², pairs², tokens * pairs, tokens * seconds, pairs * seconds.
@@ -46,11 +52,11 @@ class StepFit:
 
     def observe(self, tokens: float, pairs: float, seconds: float) -> None:
         """Adds a measured step."""
-        self._weight = self._weight * FADE + 1.0
+        self._weight = self._weight * self.fade + 1.0
         new = (tokens, pairs, seconds)
-        self._sums = [old * FADE + value for old, value in zip(self._sums, new, strict=True)]
+        self._sums = [old * self.fade + value for old, value in zip(self._sums, new, strict=True)]
         products = (tokens * tokens, pairs * pairs, tokens * pairs, tokens * seconds, pairs * seconds)
-        self._products = [old * FADE + value for old, value in zip(self._products, products, strict=True)]
+        self._products = [old * self.fade + value for old, value in zip(self._products, products, strict=True)]
 
     def cost(self) -> StepCost | None:
         """The fit; None before the first step. Neither tokens nor pairs take negative time."""
@@ -63,13 +69,24 @@ class StepFit:
             each, pair = seconds / max(tokens, 1.0), 0.0
         return StepCost(seconds - each * tokens - pair * pairs, each, pair)
 
+    def measured(self) -> StepCost | None:
+        """The fit, only where steps of different sizes determine it. Tokens that seem to save time take none."""
+        if self._weight == 0.0:
+            return None
+        tokens, pairs, seconds = (total / self._weight for total in self._sums)
+        if self._products[0] / self._weight - tokens**2 <= self.least_variance:
+            return None
+        each, pair = self._slopes(tokens, pairs, seconds)
+        each = max(0.0, each)
+        return StepCost(max(0.0, seconds - each * tokens - pair * pairs), each, pair)
+
     def _slopes(self, tokens: float, pairs: float, seconds: float) -> tuple[float, float]:
         """Of tokens and pairs; 0 where the steps do not determine one. The arguments are the means."""
         squares, pair_squares, mixed, token_seconds, pair_seconds = (total / self._weight for total in self._products)
         token_variance, pair_variance = squares - tokens**2, pair_squares - pairs**2
         shared = mixed - tokens * pairs
         with_tokens, with_pairs = token_seconds - tokens * seconds, pair_seconds - pairs * seconds
-        if token_variance <= 1.0:
+        if token_variance <= self.least_variance:
             return 0.0, 0.0
         determinant = token_variance * pair_variance - shared**2
         if determinant > (1.0 - MOST_CORRELATED**2) * token_variance * pair_variance > 0.0:

@@ -27,6 +27,7 @@ class ServedModel:
     tokenizer: Tokenizer
     template: TemplateSource
     formats: AnswerFormats = CONTENT_ONLY
+    speculates: bool = False  # whether the engine drafts tokens
     loaded_at: int = field(default_factory=lambda: int(time.time()))
 
     @property

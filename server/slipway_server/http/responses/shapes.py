@@ -26,6 +26,7 @@ class Choice:
 
     def __init__(self) -> None:
         self.text, self.tokens, self.cached_tokens, self.finish = "", 0, 0, FinishReason.ERROR
+        self.accepted = self.rejected = 0  # drafted tokens
         self.logprobs: list[Logprobs] = []
         self.prompt_logprobs: tuple[Logprobs, ...] = ()
 
@@ -35,6 +36,8 @@ class Choice:
         self.prompt_logprobs += delta.prompt_logprobs
         self.tokens = delta.tokens
         self.cached_tokens += delta.cached_tokens
+        self.accepted += delta.accepted
+        self.rejected += delta.rejected
         self.finish = delta.finish or self.finish
 
     @property
@@ -62,7 +65,7 @@ class Shape(ABC):
         """`name`: of the adapter that answers, or of the model itself."""
         self._head = {"id": f"{self.id_prefix}-{identity.id}", "created": identity.created, "model": name}
         self._tokenizer = model.tokenizer
-        self._prompts = prompts
+        self._prompts, self._speculates = prompts, model.speculates
 
     @property
     def prompt_tokens(self) -> int:
@@ -88,14 +91,21 @@ class Shape(ABC):
             return await asyncio.to_thread(self.opening, index, delta)
         return self.opening(index, delta)
 
-    def usage(self, completion_tokens: Sequence[int], cached_tokens: Sequence[int]) -> dict[str, Any]:
+    def usage(
+        self, completion_tokens: Sequence[int], cached_tokens: Sequence[int], *, accepted: int = 0, rejected: int = 0
+    ) -> dict[str, Any]:
         """Token counts of all answers, also of those that are not returned.
 
         Of a prompt with several answers the cached tokens of the first one count: the others find in the cache what
-        the first one has just computed.
+        the first one has just computed. `accepted`, `rejected`: drafted tokens, which are only shown where there are
+        any; the rejected ones are no completion tokens.
         """
         answers = max(1, len(cached_tokens) // len(self._prompts))
-        return usage_of(self.prompt_tokens, sum(completion_tokens), sum(cached_tokens[::answers]))
+        usage = usage_of(self.prompt_tokens, sum(completion_tokens), sum(cached_tokens[::answers]))
+        if self._speculates:
+            drafted = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+            usage["completion_tokens_details"] = drafted
+        return usage
 
     def whole(self, choices: list[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         # Each choice is JSON before the next one is made: there may be many with log probabilities.
@@ -108,11 +118,13 @@ class Shape(ABC):
         head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
         tokens: dict[int, int] = {}
         cached: dict[int, int] = {}
+        accepted = rejected = 0
         async for index, delta in deltas:
             if index not in tokens and (opening := await self._opening(index, delta)):
                 yield head | {"choices": [opening]}
             tokens[index] = delta.tokens
             cached[index] = cached.get(index, 0) + delta.cached_tokens
+            accepted, rejected = accepted + delta.accepted, rejected + delta.rejected
             if progress:
                 progress.add_token(delta.token)
             choice = self.delta(index, delta)
@@ -121,7 +133,8 @@ class Shape(ABC):
         if with_usage:
             if progress:
                 progress.add_end()
-            usage = self.usage(list(tokens.values()), [cached[index] for index in sorted(cached)])
+            cached_tokens = [cached[index] for index in sorted(cached)]
+            usage = self.usage(list(tokens.values()), cached_tokens, accepted=accepted, rejected=rejected)
             yield head | {"choices": [], "usage": usage}
 
 
