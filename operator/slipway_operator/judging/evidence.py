@@ -67,7 +67,7 @@ def ratio_exponents(
 
 
 def log_over_starts(
-    exponents: Sequence[Sequence[Floats] | Floats], prior: Floats | None = None, from_the_start: float = 0.5
+    exponents: Sequence[Sequence[Floats]] | Floats, prior: Floats | None = None, from_the_start: float = 0.5
 ) -> Floats:
     """ln of the evidence of a bet spread over the epochs in which a regression may have begun, shape (...).
 
