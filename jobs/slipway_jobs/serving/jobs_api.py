@@ -118,7 +118,9 @@ class JobsApi:
         lines = (_line(f"input-{n}", _PREDICT, {"model": model, "input": one}) for n, one in enumerate(inputs))
         new = self._new(request, fields, INPUTS, _PREDICT)
         pace = await self._database.call(self._store.pace, new.tenant, _PREDICT)
-        shown: dict[str, Any] = {"batch_id": new.id, "status": "queued"} | _estimated(pace.estimated_seconds(len(inputs)))
+        shown: dict[str, Any] = {"batch_id": new.id, "status": "queued"} | _estimated(
+            pace.estimated_seconds(len(inputs))
+        )
         return await self._make(attempt, new, lines, shown)
 
     async def get_inputs(self, request: web.Request) -> web.StreamResponse:
