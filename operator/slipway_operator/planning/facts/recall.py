@@ -15,7 +15,7 @@ from slipway_operator.planning.facts.revision import attempt_of
 MAX_GENERATION = 1 << 40
 MAX_ABORTED = 20  # of status.abortedRevisions
 REJECTED_BEFORE = "RejectedBefore"
-_NO_FAULT = ("RevertedToStable", "Superseded")  # reasons of aborts that say nothing against the revision
+NO_FAULT = ("RevertedToStable", "Superseded")  # reasons of aborts that say nothing against the revision
 
 
 def histories(status: Status, observed: Observed) -> dict[str, History]:
@@ -28,7 +28,7 @@ def histories(status: Status, observed: Observed) -> dict[str, History]:
     if rollout and rollout.revision in histories:
         former = histories[rollout.revision]
         tried = replace(former, attempts=max(former.attempts, rollout.attempt))
-        at_fault = rollout.abort and rollout.abort.reason not in _NO_FAULT
+        at_fault = rollout.abort and rollout.abort.reason not in NO_FAULT
         histories[rollout.revision] = replace(tried, rejected=rollout.attempt) if at_fault else tried
     if stable in histories and stable != promoted_last(observed) and generation > promoted_at(observed):
         histories[stable] = replace(histories[stable], promoted=generation)
