@@ -1,4 +1,4 @@
-"""The rules by which Flux, Helm and other tools find out whether an applied object is reconciled, as kstatus documents them.
+"""The rules of kstatus, by which Flux, Helm and other tools find out whether an applied object is reconciled.
 
 Only those for custom resources, in their order: deletion, generation, Reconciling and Stalled, then Ready.
 """

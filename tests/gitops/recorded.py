@@ -142,6 +142,14 @@ def _undone() -> ModelCluster:
     return world
 
 
+def _undoing() -> ModelCluster:
+    world = _promoted()
+    status = world.parsed()
+    world.edit(rollout__rollbackTo=f"{status.stable_revision}/{status.previous_revision}")
+    world.reconcile()
+    return world
+
+
 def _held() -> ModelCluster:
     world = healthy()
     world.edit(model=model("v2"), paused=True)
@@ -218,6 +226,7 @@ SCENES: dict[str, tuple[Scene, Result, str]] = {
     "reverting": (_reverting, WAITS, "Progressing"),
     "reverted in git": (_reverted_in_git, GOES_ON, "Healthy"),
     "undone": (_undone, FAILS, "Degraded"),
+    "undoing": (_undoing, FAILS, "Degraded"),
     "held by spec.paused": (_held, WAITS, "Suspended"),
     "a pod is lost": (_pod_lost, WAITS, "Progressing"),
     "all pods are lost": (_all_pods_lost, WAITS, "Progressing"),

@@ -13,7 +13,14 @@ local before = status.previousRevision
 if rollout ~= nil and rollout.revision ~= status.stableRevision then
   before = status.stableRevision
 end
-local back = before ~= nil and status.currentRevision ~= nil
+local described = status.currentRevision
+local back = before ~= nil and described ~= nil
+if back and before == described then
+  -- A rollback runs: to undo it goes to what the spec describes.
+  back = status.stableRevision ~= described or (state ~= nil and not rejected)
+elseif back and obj.spec.rollout ~= nil then
+  back = obj.spec.rollout.rollbackTo ~= described .. "/" .. before
+end
 
 local actions = {}
 local function offer(name, label, icon, fits)
