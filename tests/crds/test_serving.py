@@ -96,8 +96,9 @@ def test_scale_shows_what_the_autoscaler_reads(api: Api, namespace: str) -> None
 
 def test_status_is_written_by_its_subresource_only(api: Api, namespace: str) -> None:
     body = {**model_deployment(), "status": {"phase": "Healthy"}}
-    assert "status" not in api.post(path(namespace), body).body
-    assert "status" not in api.merge(path(namespace, "chat"), {"status": {"phase": "Healthy"}}).body
+    assert api.post(path(namespace), body).body["status"] == {"observedGeneration": -1}
+    changed = api.merge(path(namespace, "chat"), {"status": {"phase": "Healthy"}})
+    assert changed.body["status"] == {"observedGeneration": -1}
     written = api.merge(path(namespace, "chat", "status"), {"status": {"phase": "Healthy"}, "spec": {"replicas": 7}})
     assert written.body["status"] == {"phase": "Healthy"}
     assert written.body["spec"]["replicas"] == 1
