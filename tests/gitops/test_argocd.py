@@ -85,7 +85,7 @@ def test_an_analysis_run_has_the_health_of_its_verdict() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(path.name for path in SCRIPTS.iterdir()))
-def test_an_object_that_nobody_has_read_yet_is_progressing(kind: str) -> None:
+def test_an_object_that_the_operator_has_not_read_is_progressing(kind: str) -> None:
     new = {"metadata": {"generation": 1}, "spec": {}}
     assert health(kind, new)["status"] == "Progressing"
     assert health(kind, new | {"status": {"observedGeneration": -1}})["status"] == "Progressing"

@@ -68,7 +68,7 @@ SLACK = {
         },
     },
 }
-# Teams: a webhook of Workflows takes a message with Adaptive Cards; of these, elements have a type and their own fields.
+# Teams: a webhook of Workflows takes a message with Adaptive Cards, whose elements have a type and their own fields.
 TEAMS = {
     "type": "object",
     "required": ["type", "attachments"],
@@ -247,7 +247,7 @@ def test_metadata_of_a_hook_is_no_event() -> None:
     assert valid(HookFormat.PAGERDUTY, payload)["event_action"] == "trigger"  # type: ignore[index]
 
 
-def test_text_of_others_mentions_nobody_in_slack() -> None:
+def test_text_of_others_is_no_mention_in_slack() -> None:
     body = valid(HookFormat.SLACK, event("Warning", "PodsFailing", "<!channel> & <https://x|y>", team="<!here>"))
     shown = json.dumps(body)
     assert "<!" not in shown and "<http" not in shown and "&lt;!channel&gt; &amp;" in shown

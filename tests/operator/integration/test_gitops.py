@@ -51,6 +51,7 @@ class Tool:
     def __init__(self, client, wanted, *, manager=ARGO_CD, takes_over=False):
         self.client, self.wanted, self.applied = client, wanted, 0
         self._manager, self._takes_over = manager, takes_over
+        self._synced = asyncio.Event()
         self._path = MODEL_DEPLOYMENTS.path(wanted["metadata"]["namespace"], wanted["metadata"]["name"])
 
     async def apply(self):
@@ -60,6 +61,7 @@ class Tool:
         query = [("fieldManager", self._manager), ("force", "true")]
         found = await self.client.request("PATCH", self._path, query, self.wanted, APPLY)
         self.applied += 1
+        self._synced.set()
         return found
 
     @contextlib.asynccontextmanager
@@ -75,9 +77,9 @@ class Tool:
 
     async def applies(self, times):
         """Wait until it has applied this often from now on."""
-        until = self.applied + times
-        while self.applied < until:
-            await asyncio.sleep(0.02)
+        for _ in range(times):
+            self._synced.clear()
+            await asyncio.wait_for(self._synced.wait(), 20)
 
     async def _heal(self):
         while True:

@@ -67,8 +67,8 @@ class Webhook(ApiType):
     """Key-value pairs that are sent with each call. Do not put secrets here."""
     format: Literal["Slack", "Teams", "PagerDuty"] | None = None
     """Body of a notification in the form that a service takes, in place of Slipway's own. Slack: of incoming webhooks.
-    Teams: an Adaptive Card, for a webhook of Workflows. PagerDuty: of the Events API v2; Warnings and rejections open an
-    incident, a promotion closes it, and other Events are not sent."""
+    Teams: an Adaptive Card, for a webhook of Workflows. PagerDuty: of the Events API v2; Warnings and rejections open
+    an incident, a promotion closes it, and other Events are not sent."""
     secret_ref: SecretKeyRef | None = None
     """Key of a Secret of the same namespace, which a Role there lets the operator get. Its value takes the place of
     $(secret) in the path of url. For PagerDuty it is the integration key."""
