@@ -6,10 +6,12 @@ from functools import cache
 from typing import Any
 
 from slipway_contracts.api.writing import to_json
+from slipway_contracts.tenants import TenantReport
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
 from slipway_operator.api.v1alpha1.experiment import ExperimentStatus
 from slipway_operator.api.v1alpha1.model_route import ModelRouteStatus
 from slipway_operator.model.cluster.names import Standing
+from slipway_operator.model.pool_views import PoolPod, PoolView
 from slipway_operator.planning import experiments, model_routes, pools
 from slipway_operator.planning.experiment_counts import Counted
 from tests.gitops.kstatus import Result
@@ -260,11 +262,11 @@ def _object(status: Any, generation: int) -> dict[str, Any]:
 
 
 def _pools() -> tuple[Recorded, ...]:
-    pods = [pool_status.PoolPod(f"p{n}", {"r1": pool_status.LOADED}) for n in range(2)]
+    pods = [PoolPod(f"p{n}", {"r1": pool_status.LOADED}) for n in range(2)]
     full = pools.status(
         1,
         ModelPoolSpec(replicas=2),
-        pool_status.PoolView("set", 2, tuple(pods)),
+        PoolView("set", 2, tuple(pods)),
         ((), 3),
         ModelPoolStatus(),
         pool_status.NOW,
@@ -283,7 +285,7 @@ def _pools() -> tuple[Recorded, ...]:
 
 def _tenants() -> tuple[Recorded, ...]:
     given, spec, well = test_tenants.gateways, test_tenants.spec, test_tenants.WELL
-    behind = given(well, test_tenants.TenantReport(generation=2))
+    behind = given(well, TenantReport(generation=2))
 
     def of(name: str, status: Any, result: Result, health: str) -> Recorded:
         return Recorded(name, "Tenant", _object(status, 3), result, health)
@@ -296,7 +298,7 @@ def _tenants() -> tuple[Recorded, ...]:
         of("no credentials", test_tenants.status(given(well), spec(auth={})), FAILS, "Degraded"),
         of(
             "not accepted",
-            test_tenants.status(given(test_tenants.TenantReport(generation=2, problem="bad price"))),
+            test_tenants.status(given(TenantReport(generation=2, problem="bad price"))),
             FAILS,
             "Degraded",
         ),
