@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import alerts_page  # beside this file
+import argocd_config
 import cli_reference
 import dashboards
 import draw_header
@@ -128,6 +129,7 @@ def outputs() -> dict[Path, str]:
     return {
         ROOT / "docs" / "crd.md": reference(deployment) + others,
         alerts_page.PAGE: alerts_page.page(),
+        argocd_config.CONFIG: argocd_config.config(),
         alerts_page.RULES: alerts_page.rules(),
         **dashboards.files(),
         ROOT / "docs" / "cli.md": cli_reference.reference(),

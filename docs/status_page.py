@@ -108,7 +108,11 @@ def _conditions(words: dict[str, Any]) -> Iterator[str]:
 
 def _normal_states() -> str:
     bad = _listed(kind.name for kind in TABLE if kind.bad_when == "True")
-    return f"All are `True` in the normal state, except {bad}, which exist only while something is wrong."
+    summing = _listed(kind.name for kind in TABLE if kind.bad_when == "Never")
+    return (
+        f"All are `True` in the normal state, except {bad}, which exist only while something is wrong, and {summing}, "
+        "which sum up the others for [tools that wait for an apply](gitops.md)."
+    )
 
 
 def _ranks() -> str:

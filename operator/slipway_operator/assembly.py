@@ -4,6 +4,7 @@ import random
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import aiohttp
 
@@ -16,7 +17,7 @@ from slipway_operator.control_api.server import ControlApi
 from slipway_operator.experiments.runner import Deployments, ExperimentRunner
 from slipway_operator.fallbacks.runner import FallbackTargets
 from slipway_operator.fetching.reader import DownloadReader
-from slipway_operator.hooks.post import Poster
+from slipway_operator.hooks.post import Poster, SecretUnreadable
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.lease import Lease
@@ -37,10 +38,13 @@ from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.server import MetricsApi
+from slipway_operator.model.analysis.measure import SecretKey
 from slipway_operator.model_routes.runner import ModelRouteRunner, NameAccess
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
+from slipway_operator.providers import secrets
+from slipway_operator.providers.answers import Unanswered
 from slipway_operator.providers.dispatch import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue
@@ -99,7 +103,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         _names(process, routes),
         routes,
         _experiments(process),
-        HookRunner(poster, wake, process.metrics.called),
+        HookRunner(poster, wake, process.metrics.called, partial(_secret_of_hook, client)),
         MeasurementRunner(providers, wake, process.metrics.measured),
         _tenants(process),
         *_metrics_of_pods(process),
@@ -164,6 +168,14 @@ def gateways_of(
         return words[0] if words else ""
 
     return Gateways(client, session, settings.own_namespace, settings.gateway_service, token=token, tls=tls)
+
+
+async def _secret_of_hook(client: Client, namespace: str, wanted: tuple[str, str]) -> str:
+    """What a hook's secretRef names, by the rules for Secrets of analyses."""
+    try:
+        return await secrets.text_of(client, namespace, SecretKey(*wanted))
+    except Unanswered as error:
+        raise SecretUnreadable(str(error)) from error
 
 
 def _pools(process: Process) -> PoolRunner:

@@ -21,6 +21,8 @@ from tests.support.conditions import NOW
 OPERATOR = ROOT / "operator" / "slipway_operator"
 WORDS = yaml.load((ROOT / "docs" / "status.yaml").read_text(), yaml.CSafeLoader)
 CRD = yaml.load((ROOT / "crds" / "modeldeployments.yaml").read_text(), yaml.CSafeLoader)
+# Those that sum up others report no problem of their own.
+REPORTING = [kind for kind in table.TABLE if kind.bad_when != "Never"]
 RANKED = sorted((kind for kind in table.TABLE if kind.rank is not None), key=lambda kind: kind.rank or 0)
 # Makers of conditions: of ModelDeployments (by their types alone), of Tenants, ModelPools, ModelRoutes and Experiments.
 MAKERS = {
@@ -61,7 +63,7 @@ def test_no_object_has_more_conditions_than_a_status_has_room_for() -> None:
     assert len(table.TABLE) <= status["properties"]["conditions"]["maxItems"]
 
 
-@pytest.mark.parametrize("kind", table.TABLE, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", REPORTING, ids=lambda kind: kind.name)
 def test_a_problem_is_shown_in_the_column_or_declared_without_a_rank(kind: ConditionType) -> None:
     shown = problem(kind)
     assert table.is_problem(shown) and table.is_problem(replace(shown, status="Unknown"))
@@ -69,6 +71,14 @@ def test_a_problem_is_shown_in_the_column_or_declared_without_a_rank(kind: Condi
     assert not table.is_problem(fine) and table.reason([fine]) is None
     assert table.reason([shown]) == (None if kind.rank is None else shown.reason)
     assert [table.reason([problem(kind, reason)]) for reason in kind.starting] == [None] * len(kind.starting)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in table.TABLE if kind not in REPORTING], ids=lambda kind: kind.name)
+def test_what_sums_up_other_conditions_is_no_problem_besides_them(kind: ConditionType) -> None:
+    """No column, no Event and no metric has it: each would repeat what the other condition says."""
+    shown = replace(problem(kind), status="True")
+    assert not table.is_problem(shown) and table.reason([shown]) is None
+    assert not list(table.events((), [shown]))
 
 
 def test_the_column_shows_the_most_specific_problem() -> None:
@@ -91,7 +101,7 @@ def test_a_new_problem_is_one_event_that_is_documented(kind: ConditionType) -> N
     assert not any(list(table.events([shown], [shown])) for shown in problems), "what stays is no Event again"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in table.TABLE if not kind.event], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [kind for kind in REPORTING if not kind.event], ids=lambda kind: kind.name)
 def test_a_type_without_a_rule_has_no_event(kind: ConditionType) -> None:
     reasons = WORDS["conditions"][kind.name]["reasons"]
     assert not any(list(table.events((), [problem(kind, reason)])) for reason in reasons)

@@ -109,6 +109,9 @@ def _cache(ttl: str) -> Change:
     return {"traffic": {"cache": {"mode": "Exact", "ttl": ttl}}}
 
 
+_SECRET = {"name": "team-chat", "key": "url"}
+
+
 def _hooks(*hooks: Change) -> Change:
     return {"strategy": {"hooks": list(hooks)}}
 
@@ -893,6 +896,24 @@ CEL_CASES = (
         good=(_hooks(_hook(), _hook(name="gate-2")), _hooks(*(_hook(name=f"gate-{n}") for n in range(16)))),
     ),
     Case(
+        "hook-format",
+        "format in spec.strategy.hooks is for notifications",
+        bad=(_hooks(_hook(type="rollback", format="Slack")), _hooks(_hook(type="pre-rollout", format="Teams"))),
+        good=(_hooks(_hook(type="event", format="Slack")), _hooks(_hook(type="post-rollout", format="Teams"))),
+    ),
+    Case(
+        "hook-secret",
+        "secretRef in spec.strategy.hooks is for notifications with a format",
+        bad=(_hooks(_hook(type="event", secretRef=_SECRET)),),
+        good=(_hooks(_hook(type="event", format="Slack", secretRef=_SECRET)),),
+    ),
+    Case(
+        "hook-pagerduty",
+        "format PagerDuty in spec.strategy.hooks needs secretRef",
+        bad=(_hooks(_hook(type="event", format="PagerDuty")),),
+        good=(_hooks(_hook(type="event", format="PagerDuty", secretRef=_SECRET)),),
+    ),
+    Case(
         "hook-url",
         "spec.strategy.hooks.url must be http:// or https://",
         bad=tuple(
@@ -1436,6 +1457,24 @@ SCHEMA_CASES = (
                 *("post-rollout", "rollback", "event"),
             )
         ),
+    ),
+    Case(
+        "hooks.format",
+        "spec.strategy.hooks[0].format",
+        bad=(_hooks(_hook(type="event", format="slack")), _hooks(_hook(type="event", format=""))),
+        good=(_hooks(_hook(type="event")),),
+    ),
+    Case(
+        "hooks.secretRef.name",
+        "spec.strategy.hooks[0].secretRef.name",
+        bad=(_hooks(_hook(type="event", format="Slack", secretRef={"name": "A b", "key": "url"})),),
+        good=(_hooks(_hook(type="event", format="Slack", secretRef=_SECRET)),),
+    ),
+    Case(
+        "hooks.secretRef.key",
+        "spec.strategy.hooks[0].secretRef.key",
+        bad=(_hooks(_hook(type="event", format="Slack", secretRef={"name": "chat", "key": "a b"})),),
+        good=(_hooks(_hook(type="event", format="Slack", secretRef=_SECRET)),),
     ),
     Case(
         "hooks.timeoutSeconds",

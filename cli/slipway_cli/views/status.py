@@ -18,8 +18,8 @@ from slipway_cli.views.steps import StepLine
 
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
-# All other conditions are bad news when they are not True. Stalled is what other controllers of Kubernetes write.
-_NEGATIVE = BAD_WHEN_TRUE | {"Stalled"}
+# All other conditions are bad news when they are not True.
+_NEGATIVE = BAD_WHEN_TRUE
 
 
 @dataclass(frozen=True, slots=True)

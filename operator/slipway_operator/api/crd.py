@@ -78,6 +78,9 @@ def _column(column: markers.PrinterColumn) -> Node:
 def _root(kind: type, definition: markers.Definition) -> Node:
     """The schema, with what every object has."""
     node = structural(kind)
+    if definition.status:
+        # Until the operator has read a new object, tools that wait for it must not take it as reconciled.
+        node["properties"]["status"]["default"] = {"observedGeneration": -1}
     own = {
         "apiVersion": {"type": "string", "description": f"{definition.group}/{definition.version}."},
         "kind": {"type": "string", "description": f"{kind.__name__}."},

@@ -30,6 +30,10 @@ class KeyUnreadable(Exception):
     """A signing key is configured and cannot be read: the call is not sent, as it would be unsigned."""
 
 
+class SecretUnreadable(Exception):
+    """A Secret that a hook names cannot be read; the message names it, and holds no value."""
+
+
 class Poster:
     """The HTTP client of the hooks."""
 

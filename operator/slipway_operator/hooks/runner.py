@@ -12,9 +12,10 @@ from functools import partial
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
 
 from slipway_contracts.api.times import format_time
-from slipway_operator.api.objects import ObjectKey
+from slipway_operator.api.objects import Json, ObjectKey
 from slipway_operator.component import BUSY_PAUSE_S, Component, ReconciledDeployment
-from slipway_operator.hooks.post import Poster, Reply
+from slipway_operator.hooks import notices as forms
+from slipway_operator.hooks.post import Poster, Reply, SecretUnreadable
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
@@ -26,6 +27,7 @@ from slipway_process.places import Places
 from slipway_process.supervisor import observe
 
 Measure = Callable[[str, str, float], None]
+ReadSecret = Callable[[str, tuple[str, str]], Awaitable[str]]  # namespace, and name and key; raises SecretUnreadable
 
 QUESTIONS_LIMIT = 4096  # calls in progress or waiting for a turn; beyond its share a namespace's wait for its next plan
 NOTICES_LIMIT = 1024  # event calls in progress; beyond it the oldest of the namespace with most is dropped
@@ -44,11 +46,12 @@ class HookRunner(Component):
         poster: Poster,
         wake: Callable[[ObjectKey], None],
         measure: Measure,
+        read_secret: ReadSecret,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`wake` gets the ModelDeployment of a new response; `measure` gets type, outcome and seconds of every try."""
-        self._poster, self._wake, self._measure = poster, wake, measure
+        self._poster, self._wake, self._measure, self._read_secret = poster, wake, measure, read_secret
         self._clock, self._sleep = clock, sleep
         self._wanted: dict[ObjectKey, frozenset[str]] = {}
         self._answers: dict[ObjectKey, dict[str, HookAnswer]] = {}
@@ -133,7 +136,6 @@ class HookRunner(Component):
         """Make all tries of one call, each with the same idempotency key and body."""
         called_at = format_time(self._clock())
         payload = {**call.payload, "idempotencyKey": call.key, "timestamp": called_at}
-        body = json.dumps(payload, separators=(",", ":")).encode()
         retrying = AsyncRetrying(
             sleep=self._sleep,
             stop=stop_after_attempt(call.hook.tries),
@@ -141,17 +143,32 @@ class HookRunner(Component):
             retry=retry_if_result(_is_to_be_repeated),
             retry_error_callback=_last_reply,
         )
-        reply: Reply = await retrying(self._try, key, call, body)
+        reply: Reply = await retrying(self._try, key, call, payload)
         number = retrying.statistics["attempt_number"]
         tries = f" (try {number} of {call.hook.tries})" if number > 1 else ""
         return HookAnswer(reply.ok, reply.message + tries)
 
-    async def _try(self, key: ObjectKey, call: HookCall, body: bytes) -> Reply:
+    async def _try(self, key: ObjectKey, call: HookCall, payload: Json) -> Reply:
         async with self._turns.turn(key[0]):
             started = time.monotonic()
-            reply = await self._poster.post(call.hook.url, body, call.key, call.hook.timeout_s)
+            reply = await self._send(key[0], call, payload)
             self._measure(call.hook.type, reply.outcome, time.monotonic() - started)
             return reply
+
+    async def _send(self, namespace: str, call: HookCall, payload: Json) -> Reply:
+        """Send one request; a Secret is read for each, so that a new one needs no restart."""
+        hook, body, url = call.hook, payload, call.hook.url
+        try:
+            secret = await self._read_secret(namespace, hook.secret) if hook.secret else ""
+            if hook.format and (shaped := forms.notice(hook.format, payload, secret, payload["timestamp"])):
+                body = shaped
+            elif hook.format:
+                return Reply("ok", "not sent: it is no news for this service")
+            url = forms.url_with(url, secret) if secret and forms.SECRET in url else url
+        except (SecretUnreadable, ValueError) as error:
+            return Reply("error", str(error), again=True)
+        sent = json.dumps(body, separators=(",", ":")).encode()
+        return await self._poster.post(url, sent, call.key, hook.timeout_s)
 
 
 def _is_to_be_repeated(reply: Reply) -> bool:

@@ -17,7 +17,7 @@ from slipway_contracts.model_routes.spec import KIND as MODEL_ROUTE
 from slipway_operator.api.v1alpha1.experiment import ENDED, PAUSED, PENDING, RUNNING, ExperimentStatus
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.planning.conditions.transitions import carry_over, condition
+from slipway_operator.planning.conditions.transitions import READ_BY_KSTATUS, awaited, carry_over, condition, failed
 from slipway_operator.planning.experiment_counts import Counted
 
 ACCEPTED, RESOLVED, MISMATCH = "Accepted", "ResolvedRefs", "SampleRatioMismatch"
@@ -198,7 +198,8 @@ def status(
     """
     problem = proposal if isinstance(proposal, Problem) else None
     followed = former.assignment if isinstance(proposal, Problem) else proposal
-    fresh = (_accepted(problem, followed, now), _resolved(problem, now), _mismatch(counted, now))
+    accepted = _accepted(problem, followed, now)
+    fresh = (accepted, _resolved(problem, now), _mismatch(counted, now), *_for_tools(problem, accepted, now))
     return ExperimentStatus(
         generation,
         phase_of(followed, now),
@@ -219,6 +220,14 @@ def _accepted(problem: Problem | None, followed: Assignment | None, now: datetim
     return condition(ACCEPTED, False, reason, f"{problem.message}; {stays}"[:MOST_MESSAGE], now)
 
 
+def _for_tools(problem: Problem | None, accepted: Condition, now: datetime) -> tuple[Condition, ...]:
+    """Stalled or Reconciling, for tools that wait for an apply: what it names may come with the same one."""
+    if problem is None:
+        return ()
+    shown = awaited if problem.kind == RESOLVED else failed
+    return (shown(accepted.reason, accepted.message, now),)
+
+
 def _resolved(problem: Problem | None, now: datetime) -> Condition:
     if problem is not None and problem.kind == RESOLVED:
         return condition(RESOLVED, False, problem.reason, problem.message[:MOST_MESSAGE], now)
@@ -237,7 +246,7 @@ def events(former: ExperimentStatus, fresh: ExperimentStatus) -> tuple[Event, ..
 
 def _condition_events(former: Collection[Condition], fresh: Iterable[Condition]) -> Iterator[Event]:
     before = {one.type: one for one in former}
-    for one in fresh:
+    for one in (item for item in fresh if item.type not in READ_BY_KSTATUS):
         was, bad = before.get(one.type), "True" if one.type == MISMATCH else "False"
         if one.status == bad and (was is None or was.reason != one.reason):
             yield Event("Warning", one.reason, one.message)

@@ -16,7 +16,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster.names import Standing
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.claims import UNCLAIMED
-from slipway_operator.planning.conditions.transitions import carry_over, condition
+from slipway_operator.planning.conditions.transitions import awaited, carry_over, condition, failed
 
 # Types and reasons are those of the Gateway API where it has them.
 ACCEPTED, RESOLVED = "Accepted", "ResolvedRefs"
@@ -99,15 +99,18 @@ def status(
     """
     spec, namespace = world.routes[name], namespace_of(name)
     granted = {reference_of(ref, namespace) for ref in all_refs_of(spec) if _is_granted(ref, namespace, world.grants)}
-    fresh = (_accepted(name, standings, world, now), _resolved(spec, namespace, world, now))
+    accepted, resolved = _accepted(name, standings, world, now), _resolved(spec, namespace, world, now)
+    fresh = (accepted, resolved, *_for_tools(accepted, resolved, now))
     owned = tuple(one for one, standing in standings.items() if standing is not None and not standing.lost)
     return ModelRouteStatus(generation, owned, tuple(sorted(granted)), carry_over(fresh, former.conditions))
 
 
 def unreadable(generation: int, why: str, former: ModelRouteStatus, now: datetime) -> ModelRouteStatus:
     """The status of a ModelRoute whose spec cannot be read."""
+    message = f"gateways follow its last good version: {why}"[:MOST_MESSAGE]
     fresh = (
-        condition(ACCEPTED, False, "Invalid", f"gateways follow its last good version: {why}"[:MOST_MESSAGE], now),
+        condition(ACCEPTED, False, "Invalid", message, now),
+        failed("Invalid", message, now),
     )
     return ModelRouteStatus(generation, former.names, former.granted, carry_over(fresh, former.conditions))
 
@@ -145,6 +148,14 @@ def _accepted(name: str, standings: Mapping[str, Standing | None], world: RouteW
     return condition(
         ACCEPTED, True, "Accepted", f"gateways follow its rules for {', '.join(standings)}"[:MOST_MESSAGE], now
     )
+
+
+def _for_tools(accepted: Condition, resolved: Condition, now: datetime) -> tuple[Condition, ...]:
+    """Stalled or Reconciling, for tools that wait for an apply: what a target lacks may come with the same one."""
+    if accepted.status == "False":
+        return (failed(accepted.reason, accepted.message, now),)
+    behind = next((one for one in (accepted, resolved) if one.status != "True"), None)
+    return (awaited(behind.reason, behind.message, now),) if behind else ()
 
 
 def _unknown_zones(spec: ModelRouteSpec) -> list[str]:

@@ -5,10 +5,11 @@ from datetime import datetime
 from operator import itemgetter
 
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus, PoolEntryStatus
+from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.manifests.pools.entries import PoolMemberRevision
 from slipway_operator.model.pool_views import MAX_ENTRIES, POOL_NOT_READY, UNAVAILABLE, EntryState, PoolPod, PoolView
 from slipway_operator.model.pool_views import READY as IN_MEMORY
-from slipway_operator.planning.conditions.transitions import carry_over, condition
+from slipway_operator.planning.conditions.transitions import READ_BY_KSTATUS, awaited, carry_over, condition, failed
 
 ACCEPTED, READY, REDUNDANT = "Accepted", "Ready", "Redundant"
 MAX_PODS = 1000
@@ -42,6 +43,7 @@ def status(
         condition(ACCEPTED, *accepted, now),
         condition(READY, *_readiness(spec, view), now),
         condition(REDUNDANT, *_redundancy(spec, len(listed)), now),
+        *_for_tools(accepted, spec, view, now),
     )
     return ModelPoolStatus(
         observed_generation=generation,
@@ -59,8 +61,8 @@ def status(
 
 def refused(generation: int, why: str, former: ModelPoolStatus, now: datetime) -> ModelPoolStatus:
     """The status of a ModelPool whose spec cannot be read: Accepted is false, and its pods stay as they are."""
-    fresh = [condition(ACCEPTED, False, "InvalidSpec", why, now)]
-    fresh += [one for one in former.conditions if one.type != ACCEPTED]
+    fresh = [condition(ACCEPTED, False, "InvalidSpec", why, now), failed("InvalidSpec", why, now)]
+    fresh += [one for one in former.conditions if one.type not in {ACCEPTED} | READ_BY_KSTATUS]
     kept = {name: getattr(former, name) for name in ("replicas", "ready", "models", "loaded", "image", "entries")}
     return ModelPoolStatus(observed_generation=generation, **kept, conditions=carry_over(fresh, former.conditions))
 
@@ -97,6 +99,18 @@ def _readiness(spec: ModelPoolSpec, view: PoolView) -> tuple[bool, str, str]:
     if ready:
         return True, "PodsReady", f"{ready} of {spec.replicas} pods are ready"
     return False, POOL_NOT_READY, view.problem or f"0 of {spec.replicas} pods are ready"
+
+
+def _for_tools(
+    accepted: tuple[bool, str, str], spec: ModelPoolSpec, view: PoolView, now: datetime
+) -> tuple[Condition, ...]:
+    """Stalled or Reconciling, for tools that wait for an apply; nothing once all pods are ready."""
+    holds, reason, message = accepted
+    if not holds:
+        return (failed(reason, message, now),)
+    if (ready := len(view.pods)) >= spec.replicas:
+        return ()
+    return (awaited("PodsNotReady", f"{ready} of {spec.replicas} pods are ready", now),)
 
 
 def _redundancy(spec: ModelPoolSpec, entries: int) -> tuple[bool, str, str]:

@@ -10,9 +10,10 @@ from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.api.v1alpha1.tenant import TenantStatus, TenantUse
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.cluster.tenant_reports import MOST_MESSAGE, TenantReports, total
-from slipway_operator.planning.conditions.transitions import carry_over, condition
+from slipway_operator.planning.conditions.transitions import READ_BY_KSTATUS, carry_over, condition, failed
 
 READY, QUOTA_EXHAUSTED, KEY_EXPIRING = "Ready", "QuotaExhausted", "KeyExpiring"
+FOR_A_PERSON = frozenset({"NoCredentials", "KeysExpired", "AuthenticationOff", "NotAccepted"})  # reasons of Ready
 BEHIND = "NotObserved"  # gateways have not read the Tenant yet, for a moment after each change
 EXPIRING = timedelta(days=14)
 NANO = 1_000_000_000
@@ -24,7 +25,9 @@ def status(
 ) -> TenantStatus:
     """The status as it is now; conditions that did not change keep the transition time of `former`."""
     found = reports.of(name)
-    fresh = (_ready(generation, spec, reports, found, now), _exhausted(spec, found, now), _expiring(spec, now))
+    ready = _ready(generation, spec, reports, found, now)
+    stalled = (failed(ready.reason, ready.message, now),) if ready.reason in FOR_A_PERSON else ()
+    fresh = (ready, _exhausted(spec, found, now), _expiring(spec, now), *stalled)
     return TenantStatus(generation, _use(name, spec, reports, found), carry_over(fresh, former.conditions))
 
 
@@ -52,6 +55,8 @@ def _events(former: dict[str, Condition], fresh: TenantStatus) -> Iterator[Event
                 yield Event("Warning", one.reason, one.message)
             elif one.status == "True" and before is not None and before.status == "False":
                 yield Event("Normal", one.reason, one.message)
+        elif one.type in READ_BY_KSTATUS:  # the reason of Ready has an Event
+            continue
         elif one.status == "True" and (before is None or before.status != "True" or _news(before, one)):
             yield Event("Warning", one.type, one.message)
 

@@ -19,12 +19,17 @@ async def resolved(client: Client, namespace: str, headers: Iterable[Header]) ->
         Unanswered: when a Secret or its key is missing or may not be read; the message names both, and no value.
     """
     return {
-        header.key: await _read(client, namespace, header.secret) if header.secret else header.value
+        header.key: await text_of(client, namespace, header.secret) if header.secret else header.value
         for header in headers
     }
 
 
-async def _read(client: Client, namespace: str, wanted: SecretKey) -> str:
+async def text_of(client: Client, namespace: str, wanted: SecretKey) -> str:
+    """Return one value of a Secret, without white space around it.
+
+    Raises:
+        Unanswered: as `resolved` does.
+    """
     what = f"Secret {wanted.name!r}, key {wanted.key!r},"
     try:
         secret = await client.get(SECRETS, namespace, wanted.name)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
-from slipway_operator.api.v1alpha1.hooks import HookType
+from slipway_operator.api.v1alpha1.hooks import HookFormat, HookType
 from slipway_operator.hooks import runner as runner_room
-from slipway_operator.hooks.post import Poster
+from slipway_operator.hooks.post import Poster, SecretUnreadable
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.model.deployment.hooks import Hook, HookAnswer, HookCall
 from slipway_operator.outbound.addresses import EgressPolicy
@@ -28,7 +28,13 @@ class Stage:
 
     def __init__(self, receiver, poster):
         self.receiver, self.woken, self.measured, self.slept = receiver, asyncio.Queue(), [], []
-        self.runner = HookRunner(poster, self.woken.put_nowait, self.measure, lambda: NOW, self.sleep)
+        self.secrets = {}
+        self.runner = HookRunner(poster, self.woken.put_nowait, self.measure, self.secret, lambda: NOW, self.sleep)
+
+    async def secret(self, namespace, wanted):
+        if wanted not in self.secrets:
+            raise SecretUnreadable(f"Secret {wanted[0]!r} cannot be read")
+        return self.secrets[wanted]
 
     def measure(self, kind, outcome, seconds):
         self.measured.append((kind, outcome))
@@ -259,3 +265,44 @@ async def test_a_bug_is_an_answer_too(stage, monkeypatch, caplog):
     answer = await stage.answer(stage.call())
     assert answer == HookAnswer(False, "the operator failed to put the question; see its log")
     assert "a bug: hook smoke of default/chat raised" in caplog.text
+
+
+NOTICE = {
+    "name": "chat",
+    "namespace": "default",
+    "type": "post-rollout",
+    "phase": "Failed",
+    "revision": "aaaaaaaaaa",
+    "reason": "an analysis found it worse",
+}
+
+
+def notification(stage, form, path="/", secret=None):
+    url = str(stage.receiver.make_url("/")) + path.lstrip("/")
+    hook = Hook("team", HookType.POST_ROLLOUT, url, 5, 0, format=HookFormat(form), secret=secret)
+    return HookCall("u/r/1/0/team/1", hook, NOTICE)
+
+
+async def test_a_notification_has_the_form_of_its_service_and_a_secret_in_its_path(stage):
+    stage.secrets[("team", "url")] = "T0/B0/s3cret"
+    paths = []
+
+    async def reply(request):
+        paths.append(request.path)
+        return web.Response()
+
+    stage.receiver.reply = reply
+    answer = await stage.answer(notification(stage, "Slack", "/services/$(secret)", ("team", "url")))
+    assert answer.ok and "s3cret" not in answer.message
+    assert paths == ["/services/T0/B0/s3cret"]
+    [(_, body)] = stage.receiver.got
+    assert json.loads(body)["text"] == "default/chat: revision aaaaaaaaaa rejected"
+
+
+async def test_a_secret_that_cannot_be_read_sends_nothing_and_is_named(stage):
+    answer = await stage.answer(notification(stage, "PagerDuty", secret=("pager", "key")))
+    assert not answer.ok and "Secret 'pager'" in answer.message
+    assert not stage.receiver.got
+    stage.secrets[("pager", "key")] = "0" * 32
+    assert (await stage.answer(replace(notification(stage, "PagerDuty", secret=("pager", "key")), key="other"))).ok
+    assert json.loads(stage.receiver.got[0][1])["routing_key"] == "0" * 32

@@ -94,7 +94,7 @@ async def test_a_status_on_top_of_a_newer_object_is_stale(client, chat):
     await client.patch(MODEL_DEPLOYMENTS, chat["metadata"]["namespace"], "chat", {"spec": {"replicas": 3}})
     with pytest.raises(Stale):
         await apply.execute(client, chat, first_plan(chat), NOW)
-    assert "status" not in await reread(client, chat)
+    assert (await reread(client, chat))["status"] == {"observedGeneration": -1}, "the default alone"
 
 
 @pytest.mark.finding(26)
@@ -207,7 +207,7 @@ async def test_refused_child_is_reported_with_its_message(client, chat):
     with pytest.raises(apply.CannotCreate, match=r"Service Bad_Name cannot be created: .*Bad_Name") as refused:
         await apply.execute(client, chat, Plan(Status(model="chat"), create=(Create(bad),)), NOW)
     assert refused.value.status == 422
-    assert "status" not in await reread(client, chat)
+    assert (await reread(client, chat))["status"] == {"observedGeneration": -1}, "the default alone"
 
 
 async def test_exhausted_quota_is_reported_with_the_message_of_the_api_server(client, chat):

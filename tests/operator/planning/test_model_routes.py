@@ -130,7 +130,10 @@ def test_times_of_transitions_stay_and_each_change_of_a_reason_is_an_event() -> 
     assert [(one.type, one.reason) for one in events(lost, later)] == [("Normal", "Accepted")]
     assert not events(lost, lost)
     broken = unreadable(5, "spec.rules: is missing", later, NOW)
-    assert broken.names == ("chat",) and reasons(broken) == {"Accepted": ("False", "Invalid")}
+    assert broken.names == ("chat",) and reasons(broken) == {
+        "Accepted": ("False", "Invalid"),
+        "Stalled": ("True", "Invalid"),
+    }
 
 
 ANYTHING = st.recursive(

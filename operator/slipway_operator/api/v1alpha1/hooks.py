@@ -6,10 +6,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_contracts.api.markers import AnyText, AtMost, CelRule
+from slipway_contracts.api.markers import AnyText, AtMost, CelRule, rule
 from slipway_contracts.api.types import ApiType, Int32, Time
+from slipway_operator.api.inputs.pod_inputs import SecretKeyRef
 
 
+@rule(
+    "!has(self.format) || self.type == 'post-rollout' || self.type == 'event'",
+    "format in spec.strategy.hooks is for notifications: write it with type post-rollout or event",
+)
+@rule(
+    "!has(self.secretRef) || has(self.format)",
+    "secretRef in spec.strategy.hooks is for notifications with a format: write format, or remove secretRef",
+)
+@rule(
+    "!has(self.format) || self.format != 'PagerDuty' || has(self.secretRef)",
+    "format PagerDuty in spec.strategy.hooks needs secretRef, the key of the Secret with the integration key",
+)
 class Webhook(ApiType):
     """Webhook of the rollout."""
 
@@ -52,6 +65,13 @@ class Webhook(ApiType):
         | None
     ) = None
     """Key-value pairs that are sent with each call. Do not put secrets here."""
+    format: Literal["Slack", "Teams", "PagerDuty"] | None = None
+    """Body of a notification in the form that a service takes, in place of Slipway's own. Slack: of incoming webhooks.
+    Teams: an Adaptive Card, for a webhook of Workflows. PagerDuty: of the Events API v2; Warnings and rejections open
+    an incident, a promotion closes it, and other Events are not sent."""
+    secret_ref: SecretKeyRef | None = None
+    """Key of a Secret of the same namespace, which a Role there lets the operator get. Its value takes the place of
+    $(secret) in the path of url. For PagerDuty it is the integration key."""
 
 
 class HookType(StrEnum):
@@ -65,6 +85,14 @@ class HookType(StrEnum):
     POST_ROLLOUT = "post-rollout"  # notification: promoted or rejected
     ROLLBACK = "rollback"  # poll: 2xx rejects the revision
     EVENT = "event"  # notification: every Event
+
+
+class HookFormat(StrEnum):
+    """Form of the body of a notification."""
+
+    SLACK = "Slack"
+    TEAMS = "Teams"
+    PAGERDUTY = "PagerDuty"
 
 
 class HookOutcome(StrEnum):

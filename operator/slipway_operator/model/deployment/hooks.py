@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from slipway_operator.api.v1alpha1.hooks import HookType, Webhook
+from slipway_operator.api.v1alpha1.hooks import HookFormat, HookType, Webhook
 
 # A gate holds until its response is 2xx; a check runs once, and its failure rejects the revision.
 GATES = frozenset({HookType.CONFIRM_ROLLOUT, HookType.CONFIRM_TRAFFIC_INCREASE, HookType.CONFIRM_PROMOTION})
@@ -20,6 +20,8 @@ class Hook:
     timeout_s: int = 10  # of one try
     retries: int = 2  # further tries; unused where the operator repeats the call itself
     metadata: tuple[tuple[str, str], ...] = ()
+    format: HookFormat | None = None  # None: Slipway's own JSON
+    secret: tuple[str, str] | None = None  # name and key of a Secret
 
     @property
     def tries(self) -> int:
@@ -53,4 +55,6 @@ def hook_of(written: Webhook) -> Hook:
         timeout_s=written.timeout_seconds,
         retries=written.retries,
         metadata=tuple(sorted((written.metadata or {}).items())),
+        format=HookFormat(written.format) if written.format else None,
+        secret=(written.secret_ref.name, written.secret_ref.key) if written.secret_ref else None,
     )

@@ -50,7 +50,7 @@ class ConditionType:
     decide: Decide
     rank: int | None  # place among the reasons in the column REASON, the lowest first; None: it never shows this one
     event: EventRule | None  # the Event about a change; None: its changes are no Events
-    bad_when: Literal["True", "False"]
+    bad_when: Literal["True", "False", "Never"]  # Never: it sums up others, which report the problem
     starting: frozenset[str]  # reasons that only mean that something is in progress: REASON does not show them
     without_spec: bool  # decided while the spec is invalid too: it is about what serves. Others stay as they were
 
@@ -63,7 +63,7 @@ class ConditionType:
 
     def is_problem(self, shown: Condition) -> bool:
         """Whether a condition of this type is not in its normal state, or it is unknown whether it is."""
-        return shown.status != ("True" if self.bad_when == "False" else "False")
+        return self.bad_when != "Never" and shown.status != ("True" if self.bad_when == "False" else "False")
 
 
 def condition_type(
@@ -71,7 +71,7 @@ def condition_type(
     *,
     rank: int | None,
     event: EventRule | None,
-    bad_when: Literal["True", "False"] = "False",
+    bad_when: Literal["True", "False", "Never"] = "False",
     starting: frozenset[str] = frozenset(),
     without_spec: bool = False,
 ) -> Callable[[Decide], ConditionType]:

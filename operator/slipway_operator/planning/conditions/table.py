@@ -13,6 +13,7 @@ from slipway_operator.planning.conditions import (
     engine_metrics,
     error_budget,
     fallbacks,
+    kstatus,
     lanes,
     ownership,
     references,
@@ -40,6 +41,7 @@ TABLE: tuple[ConditionType, ...] = (
     *registry.TYPES,
     *unknown_fields.TYPES,
     *ownership.TYPES,
+    *kstatus.TYPES,
 )
 TYPES = {kind.name: kind for kind in TABLE}
 WITHOUT_SPEC = tuple(kind for kind in TABLE if kind.without_spec)

@@ -6,11 +6,24 @@ from datetime import datetime
 
 from slipway_operator.api.v1alpha1.status import Condition
 
+RECONCILING, STALLED = "Reconciling", "Stalled"  # as kstatus reads them; they exist only while they are True
+READ_BY_KSTATUS = frozenset({RECONCILING, STALLED})
+
 
 def condition(kind: str, holds: bool | None, reason: str, message: str, now: datetime) -> Condition:
     """A condition as it is now, Unknown where `holds` is None; `carry_over` corrects its transition time."""
     status = "Unknown" if holds is None else "True" if holds else "False"
     return Condition(kind, status, reason, message, now)
+
+
+def awaited(reason: str, message: str, now: datetime) -> Condition:
+    """Reconciling: what the spec describes is on its way."""
+    return condition(RECONCILING, True, reason, message, now)
+
+
+def failed(reason: str, message: str, now: datetime) -> Condition:
+    """Stalled: a person has to act before what the spec describes is there."""
+    return condition(STALLED, True, reason, message, now)
 
 
 def carry_over(fresh: Iterable[Condition], former: Iterable[Condition]) -> tuple[Condition, ...]:

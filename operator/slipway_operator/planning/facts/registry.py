@@ -22,6 +22,7 @@ NOT_RESOLVED, NOT_CONFIGURED, NOT_FOUND = "RegistryNotResolved", "RegistryNotCon
 UNAVAILABLE, DENIED, NOT_SUPPORTED = "RegistryUnavailable", "RegistryAccessDenied", "RegistrySourceNotSupported"
 TOO_MANY = "RegistryLookupsExceeded"
 REASONS = (NOT_RESOLVED, NOT_CONFIGURED, NOT_FOUND, UNAVAILABLE, DENIED, NOT_SUPPORTED, TOO_MANY)
+PASSING = (NOT_RESOLVED, UNAVAILABLE, TOO_MANY)  # reasons that end without a person
 PROMOTED, REJECTED, ROLLED_BACK = "promoted", "rejected", "rolled-back"
 
 

@@ -15,7 +15,7 @@ from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.planning.conditions import table
 from slipway_operator.planning.conditions.condition_type import ConditionFacts
 from slipway_operator.planning.conditions.deployment import accepted
-from slipway_operator.planning.conditions.transitions import carry_over, condition
+from slipway_operator.planning.conditions.transitions import READ_BY_KSTATUS, awaited, carry_over, condition, failed
 from slipway_operator.planning.facts import needs, registry, restore, serving
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting.status import generation_of
@@ -28,7 +28,13 @@ def refused(obj: Json, status: Status, observed: Observed, problem: Invalid, now
     generation = generation_of(obj)
     served = _served(obj, status, observed, now)
     traffic, kept, serving_s = _looked_after(*served, obj) if served else (status.traffic, (), None)
-    fresh = (condition(accepted.name, False, problem.reason, problem.message, now), *kept)
+    # What an adapter lacks may come with the same apply, and a registry may be away; anything else needs a person.
+    for_tools = awaited if problem.reason in (*adapter_spec.REASONS, *registry.PASSING) else failed
+    fresh = (
+        condition(accepted.name, False, problem.reason, problem.message, now),
+        *kept,
+        for_tools(problem.reason, problem.message, now),
+    )
     missing_s = needs.LOOK_AGAIN_S if problem.reason in (*needs.REASONS, *registry.REASONS) else None
     changed = status.observed_generation != generation
     return Plan(
@@ -107,7 +113,7 @@ def _table(course: Course, at: Situation, sizes: Sizes) -> Traffic | None:
 
 
 def _with_others(fresh: Sequence[Condition], status: Status) -> list[Condition]:
-    known = {item.type for item in fresh}
+    known = {item.type for item in fresh} | READ_BY_KSTATUS
     return [*fresh, *(item for item in status.conditions if item.type not in known)]
 
 

@@ -1,0 +1,3 @@
+-- Holds the rollout where it is.
+obj.spec.paused = true
+return obj

@@ -1,0 +1,3 @@
+-- Lets the rollout go on.
+obj.spec.paused = false
+return obj
