@@ -11,7 +11,7 @@ from slipway_process.serving.errors import HttpError
 from slipway_process.serving.settings import ServingSettings
 
 # Paths of probes and of Prometheus, which have no certificate; their answers show nothing of a request.
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/health", "/metrics"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 # asyncio allocates this for each connection, and 256 KiB by default.
 _READ_BYTES = 16 << 10
 

@@ -84,7 +84,7 @@ def test_a_client_without_a_certificate_learns_no_model(server: ServerProcess) -
     assert request(server, without_certificate(), path="/v1/models")[0] == 403
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/health", "/metrics"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 def test_probes_and_prometheus_need_no_certificate(server: ServerProcess, path: str) -> None:
     assert request(server, without_certificate(), path=path)[0] == 200
     if path != "/metrics":
