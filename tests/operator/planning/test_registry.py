@@ -164,8 +164,7 @@ def test_the_decision_about_another_revision_is_no_verdict_about_the_stable_one(
             backup = dict(world.status)
     stable = world.parsed().stable_revision
     world.forge(backup)
-    world.run(10)
-    status = world.parsed()
+    status = plan(world.obj(), world.parsed(), world.observed(), world.settings, world.now).status
     assert status.stable_revision == stable, "by the records of the revisions"
     assert not registry.verdicts(status, world.observed())
 

@@ -272,9 +272,7 @@ async def test_a_verdict_whose_turn_comes_after_the_lease_was_lost_is_not_writte
         runner = of.runner
         async with runner._turns.turn("ns"), runner._turns.turn("ns"):
             runner.after(one, *rejected(one), NOW)
-            async with asyncio.timeout(20):
-                while one.key not in runner._tasks:
-                    await asyncio.sleep(0)
+            runner._begin()
             writing = runner._tasks[one.key]
             runner._may_write = lambda: False
         await writing
@@ -289,9 +287,7 @@ async def test_a_verdict_whose_turn_comes_late_is_the_one_that_is_wanted_then() 
         runner = of.runner
         async with runner._turns.turn("ns"), runner._turns.turn("ns"):
             runner.after(one, *rejected(one), NOW)
-            async with asyncio.timeout(20):
-                while one.key not in runner._tasks:
-                    await asyncio.sleep(0)
+            runner._begin()
             await asyncio.sleep(0)  # it waits for its turn
             runner.after(one, *rejected(one, "5"), NOW)
         await settled(of)
