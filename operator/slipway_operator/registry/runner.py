@@ -264,12 +264,9 @@ class RegistryRunner(Component):
                 return
             try:
                 access = await credentials.read(self._client, key[0], followed[1])
-                if self._writes == ALWAYS or access.given:
-                    for source, verdict in wanted.items():
-                        if not self._writes_still(key, item):
-                            return
-                        if item.confirmed.get(source) != verdict:
-                            await _write_one(mlflow, key, verdict, access)
+                may = self._writes == ALWAYS or access.given
+                if may and not await self._write_all(mlflow, key, item, wanted, access):
+                    return
                 item.confirmed, item.failures, item.reported = wanted, 0, ""
                 item.due_at = time.monotonic() + WRITE_EACH_S
             except RegistryError as error:
@@ -281,6 +278,34 @@ class RegistryRunner(Component):
             except Exception:
                 log.exception("a bug: a verdict of %s was not written", "/".join(key))
                 item.due_at = time.monotonic() + WRITE_AGAIN_S
+
+    async def _write_all(
+        self,
+        mlflow: MlflowClient,
+        key: ObjectKey,
+        item: _Written,
+        wanted: Mapping[RegistrySource, VersionVerdict],
+        access: Credentials,
+    ) -> bool:
+        """Write what the versions do not have; False where that is no longer for this process to do.
+
+        Raises:
+            RegistryError: the first one, after all were tried: a version that was deleted holds up no other.
+        """
+        failure: RegistryError | None = None
+        for source, verdict in wanted.items():
+            if not self._writes_still(key, item):
+                return False
+            if item.confirmed.get(source) == verdict:
+                continue
+            try:
+                await _write_one(mlflow, key, verdict, access)
+                item.confirmed[source] = verdict
+            except RegistryError as error:
+                failure = failure or error
+        if failure:
+            raise failure
+        return True
 
     def _writes_still(self, key: ObjectKey, item: _Written) -> bool:
         """Whether the verdicts are still for this process to write: another one that has the lease may know better."""

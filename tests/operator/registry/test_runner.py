@@ -294,6 +294,29 @@ async def test_a_verdict_whose_turn_comes_late_is_the_one_that_is_wanted_then() 
         assert set(of.tracking.tags) == {"chat/5"}
 
 
+async def test_a_version_that_was_deleted_holds_up_no_verdict_about_another() -> None:
+    """After a restart nothing is known of what was written: the deleted version fails first."""
+    api, one = credited()
+    tracking = Tracking({"chat": {"champion": "3"}})
+
+    def without_4(request: web.Request) -> Any:
+        gone = web.json_response({"error_code": "RESOURCE_DOES_NOT_EXIST"}, status=404)
+        return gone if request.query["version"] == "4" else tracking._right("model-versions/get", request)
+
+    tracking.fault = {"model-versions/get": without_4}
+    async with bench(tracking, api) as of:
+        await first(of, one)
+        of.runner.after(one, *rejected(one), NOW)
+        written = of.runner._verdicts[one.key]
+        [deleted] = written.wanted.values()
+        other = replace(deleted, source=RegistrySource("chat", "5"))
+        written.wanted = {deleted.source: deleted, other.source: other}
+        async with asyncio.timeout(20):
+            await api.posted.wait()
+        assert set(tracking.tags) == {"chat/5"}
+        assert "version 4" in api.events[0]["message"]
+
+
 async def test_a_verdict_that_is_refused_is_an_event_and_waits() -> None:
     api, one = credited()
     tracking = Tracking({"chat": {"champion": "3"}})
