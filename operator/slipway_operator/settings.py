@@ -79,7 +79,8 @@ def _prices(text: str) -> tuple[tuple[str, float], ...]:
 
 def _tracking_url(text: str) -> str:
     url = text.rstrip("/")
-    if url and (not _TRACKING_URL.fullmatch(url) or len(url) > 256):
+    found = _TRACKING_URL.fullmatch(url)
+    if url and (not found or len(url) > 256 or int((found[1] or ":0")[1:]) > 65_535):
         raise ValueError("it is no URL of a tracking server: write for example https://mlflow.example.com")
     return url
 

@@ -138,8 +138,6 @@ def _sizes(transfer: Transfer, api: str, root: str, source: str) -> dict[str, in
     while listing.folders:
         below = listing.folders.pop()
         listing.requests += 1
-        if listing.requests > MAX_FOLDERS:
-            raise UnusableError(f"{source} has more than {MAX_FOLDERS} folders: name the folder of one model.")
         path = f"{root}/{below}" if below else root
         body = transfer.read(f"{api}?{urlencode({'path': path})}", LIST_LIMIT_BYTES)
         _read(body, below, listing, source)
@@ -161,7 +159,9 @@ def _read(body: bytes, below: str, listing: _Listing, source: str) -> None:
                 listing.folders.append(name)
             else:
                 listing.sizes[name] = max(0, int(item.get("file_size") or 0))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            if listing.requests + len(listing.folders) > MAX_FOLDERS:
+                raise UnusableError(f"{source} has more than {MAX_FOLDERS} folders: name the folder of one model.")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise FetchError(f"The tracking server's answer about {source} is no list of files.") from None
 
 

@@ -151,6 +151,11 @@ HOSTILE = {
         json.dumps({"files": [{"path": "a.json", "file_size": "x"}]}).encode(),
         "is no list of files",
     ),
+    "no end of a size": (b'{"files": [{"path": "a.json", "file_size": 1e999}]}', "is no list of files"),
+    "many folders": (
+        json.dumps({"files": [{"path": f"{n}", "is_dir": True} for n in range(100_000)]}).encode(),
+        "more than 1000 folders",
+    ),
     "a pickle alone": (json.dumps({"files": [{"path": "model.pkl", "file_size": 1}]}).encode(), "only pickled weights"),
     "a smaller file": (json.dumps({"files": [{"path": "config.json", "file_size": 1}]}).encode(), "config.json"),
 }
@@ -166,6 +171,7 @@ def test_a_hostile_list_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     with serving(artifacts) as of:
         code, words, _ = fetch(of, tmp_path / "models")
     assert code and sentence in words and "secret" not in words, words
+    assert "folders" not in kind or len(artifacts.headers) == 1, "what is too many is not listed"
 
 
 @pytest.mark.parametrize(

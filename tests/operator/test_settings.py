@@ -81,6 +81,7 @@ def test_explain_takes_a_target_and_a_namespace():
         (["--resync-seconds", "0"], {}, "--resync-seconds: '0' is less than 1"),
         (["--allowed-private-cidrs", "10.0.0.1/8"], {}, "'10.0.0.1/8' is no address range: write for example 10."),
         (["--allowed-private-hosts", "10.0.0.1"], {}, "'10.0.0.1' is no host name: write for example prometheus."),
+        (["--mlflow-url", "http://mlflow:99999"], {}, "it is no URL of a tracking server"),
         (["--allowed-private-hosts", "*"], {}, "'*' is no host name"),
         (
             ["--network-policy-release", "slipway"],

@@ -22,6 +22,7 @@ from slipway_operator.model.text import printable
 
 OWN_TAGS = "slipway."  # beginning of the names of tags that Slipway writes
 MOST_READ = 10_000  # aliases, tags or metrics of one answer
+LONGEST_CODE = 64  # characters of an error code
 
 
 class UnreadableAnswer(Exception):
@@ -70,7 +71,8 @@ def error_code(body: bytes) -> str:
         code = json.loads(body)["error_code"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return code if isinstance(code, str) and code.isascii() and code.replace("_", "").isalpha() else ""
+    is_code = isinstance(code, str) and len(code) <= LONGEST_CODE and code.isascii()
+    return code if is_code and code.replace("_", "").isalpha() else ""
 
 
 def registered_model(body: bytes) -> RegisteredModel:
@@ -131,9 +133,9 @@ def run(body: bytes) -> Run:
     found = _part(body, "run")
     info, data, inputs = (_mapping(found.get(name)) for name in ("info", "data", "inputs"))
     metrics = [
-        f"{item['key']}={float(item['value']):g}"
+        f"{item['key']}={value:g}"
         for item in _items(data.get("metrics"), "key", "value")
-        if isinstance(item["value"], int | float) and math.isfinite(item["value"])
+        if (value := _number(item["value"])) is not None
     ]
     tags = {str(item["key"]): str(item["value"]) for item in _items(data.get("tags"), "key", "value")}
     sets = [_mapping(item.get("dataset")) for item in _items(inputs.get("dataset_inputs"), "dataset")]
@@ -198,6 +200,15 @@ def _items(value: object, *names: str) -> list[dict[str, Any]]:
 
 def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    """A finite number; None for others. An integer of JSON may have more digits than a float has room for."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _text(found: dict[str, Any], name: str) -> str:

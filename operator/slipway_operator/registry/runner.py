@@ -56,7 +56,7 @@ class _Lookup:
     due_at: float = 0.0
     failures: int = 0
     looks: int = 0
-    model: RegisteredModel | None = None
+    created: str | None = None  # by the registry, of the model that the last look found
     versions: dict[str, RegistryVersion] = field(default_factory=dict)  # by number
     known: dict[RegistryReference, RegistryAnswer] = field(default_factory=dict)
 
@@ -248,24 +248,25 @@ class RegistryRunner(Component):
         """Read the model once, and what is not known of the versions that are named. Raises RegistryError."""
         access = await credentials.read(self._client, key[0], key[1])
         model = await mlflow.model(key[2], access)
-        if item.model is None or item.model.created != model.created or not item.looks % REFRESH_LOOKS:
+        created = answers.line(model.created)
+        if item.created != created or not item.looks % REFRESH_LOOKS:
             item.versions = {}  # a model that was deleted and made again has other versions of the same number
-        item.model, item.looks = model, item.looks + 1
+        # No more of the answer is kept: it may have megabytes.
+        item.created, item.looks = created, item.looks + 1
         for reference in references:
             item.known[reference] = await _answer(mlflow, item, model, reference, access)
 
     async def _write(self, mlflow: MlflowClient, key: ObjectKey, item: _Written) -> None:
-        followed = self._followed.get(key)
-        if followed is None:
-            return
-        wanted = dict(item.wanted)
         async with self._turns.turn(key[0]):
+            # What is wanted now: the turn may have come late.
+            followed, wanted = self._followed.get(key), dict(item.wanted)
+            if followed is None or not self._writes_still(key, item):
+                return
             try:
                 access = await credentials.read(self._client, key[0], followed[1])
-                if self._writes == ALWAYS or access.given:
-                    for source, verdict in wanted.items():
-                        if item.confirmed.get(source) != verdict:
-                            await _write_one(mlflow, key, verdict, access)
+                may = self._writes == ALWAYS or access.given
+                if may and not await self._write_all(mlflow, key, item, wanted, access):
+                    return
                 item.confirmed, item.failures, item.reported = wanted, 0, ""
                 item.due_at = time.monotonic() + WRITE_EACH_S
             except RegistryError as error:
@@ -277,6 +278,38 @@ class RegistryRunner(Component):
             except Exception:
                 log.exception("a bug: a verdict of %s was not written", "/".join(key))
                 item.due_at = time.monotonic() + WRITE_AGAIN_S
+
+    async def _write_all(
+        self,
+        mlflow: MlflowClient,
+        key: ObjectKey,
+        item: _Written,
+        wanted: Mapping[RegistrySource, VersionVerdict],
+        access: Credentials,
+    ) -> bool:
+        """Write what the versions do not have; False where that is no longer for this process to do.
+
+        Raises:
+            RegistryError: the first one, after all were tried: a version that was deleted holds up no other.
+        """
+        failure: RegistryError | None = None
+        for source, verdict in wanted.items():
+            if not self._writes_still(key, item):
+                return False
+            if item.confirmed.get(source) == verdict:
+                continue
+            try:
+                await _write_one(mlflow, key, verdict, access)
+                item.confirmed[source] = verdict
+            except RegistryError as error:
+                failure = failure or error
+        if failure:
+            raise failure
+        return True
+
+    def _writes_still(self, key: ObjectKey, item: _Written) -> bool:
+        """Whether the verdicts are still for this process to write: another one that has the lease may know better."""
+        return self._may_write() and self._verdicts.get(key) is item
 
     async def _report(self, item: _Written, why: str) -> None:
         """Post an Event for each new failure: the rollout does not depend on it."""

@@ -140,6 +140,35 @@ def test_a_forged_source_in_the_status_is_not_used(source: str) -> None:
     assert len(world.snapshots) == 1 and world.weights() == {"3": 100}
 
 
+def test_a_forged_number_in_the_status_is_not_used_for_a_fixed_version() -> None:
+    world = following(uri="models:/chat/3")
+    forged = {"source": "mlflow-artifacts:///1/run9/artifacts/model", "version": "9"}
+    world.forge(world.status | {"registry": world.status["registry"] | forged})
+    world.registry = RegistryAnswer(None, "away", registry.UNAVAILABLE)
+    world.run(30)
+    assert len(world.snapshots) == 1 and world.weights() == {"3": 100}
+
+
+def test_the_decision_about_another_revision_is_no_verdict_about_the_stable_one() -> None:
+    """A status from a backup has the decisions of its time, and the stable revision of now."""
+    world = following()
+    for number in ("4", "5"):
+        world.registry = answer(number)
+        world.run_until("Paused")
+        rollout = world.parsed().rollout
+        assert rollout
+        world.edit(rollout__promoteFull=rollout.attempt_token)
+        world.run_until(None)
+        world.run(10)  # until the records have it
+        if number == "4":
+            backup = dict(world.status)
+    stable = world.parsed().stable_revision
+    world.forge(backup)
+    status = plan(world.obj(), world.parsed(), world.observed(), world.settings, world.now).status
+    assert status.stable_revision == stable, "by the records of the revisions"
+    assert not registry.verdicts(status, world.observed())
+
+
 def test_a_verdict_is_about_the_version_and_has_its_own_time() -> None:
     world = following()
     assert not registry.verdicts(world.parsed(), world.observed()), "the first revision is compared with nothing"

@@ -83,6 +83,7 @@ FAULTS = {
         lambda _: web.Response(status=302, headers={"Location": "http://169.254.169.254/"}),
         registry.UNAVAILABLE,
     ),
+    "a long code": (lambda _: web.json_response({"error_code": "A" * 100_000}, status=400), registry.UNAVAILABLE),
     "403": (lambda _: web.Response(status=403, text="secret"), registry.DENIED),
     "gone": (lambda _: web.json_response({"error_code": "RESOURCE_DOES_NOT_EXIST"}, status=404), registry.NOT_FOUND),
     "another 404": (lambda _: web.Response(status=404, text="secret"), registry.UNAVAILABLE),
@@ -205,6 +206,16 @@ async def test_without_a_tracking_server_the_setting_is_named() -> None:
     assert found and found.reason == registry.NOT_CONFIGURED and "registry.mlflow.url" in found.problem
 
 
+async def test_a_metric_that_no_float_holds_is_left_out() -> None:
+    tracking = Tracking({"chat": {"champion": "3"}})
+    body = '{"run": {"data": {"metrics": [{"key": "big", "value": 1%s}, {"key": "loss", "value": 2}]}}}' % ("0" * 400)
+    tracking.fault = {"runs/get": lambda _: web.Response(text=body)}
+    tracking.source = "s3://models/chat"
+    async with bench(tracking) as of:
+        found = await first(of)
+        assert found.version and found.version.facts.metrics == ("loss=2",), found.problem
+
+
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +261,60 @@ async def test_a_verdict_becomes_tags_once_and_a_new_process_writes_none_again()
         }
     }
     assert tracking.calls.count("model-versions/set-tag") == 3 and not api.events
+
+
+async def test_a_verdict_whose_turn_comes_after_the_lease_was_lost_is_not_written() -> None:
+    """The process that has the lease now may have written a newer one."""
+    api, one = credited()
+    async with bench(Tracking({"chat": {"champion": "3"}}), api) as of:
+        await first(of, one)
+        await settled(of)
+        runner = of.runner
+        async with runner._turns.turn("ns"), runner._turns.turn("ns"):
+            runner.after(one, *rejected(one), NOW)
+            runner._begin()
+            writing = runner._tasks[one.key]
+            runner._may_write = lambda: False
+        await writing
+        assert not of.tracking.tags
+
+
+async def test_a_verdict_whose_turn_comes_late_is_the_one_that_is_wanted_then() -> None:
+    api, one = credited()
+    async with bench(Tracking({"chat": {"champion": "3"}}), api) as of:
+        await first(of, one)
+        await settled(of)
+        runner = of.runner
+        async with runner._turns.turn("ns"), runner._turns.turn("ns"):
+            runner.after(one, *rejected(one), NOW)
+            runner._begin()
+            await asyncio.sleep(0)  # it waits for its turn
+            runner.after(one, *rejected(one, "5"), NOW)
+        await settled(of)
+        assert set(of.tracking.tags) == {"chat/5"}
+
+
+async def test_a_version_that_was_deleted_holds_up_no_verdict_about_another() -> None:
+    """After a restart nothing is known of what was written: the deleted version fails first."""
+    api, one = credited()
+    tracking = Tracking({"chat": {"champion": "3"}})
+
+    def without_4(request: web.Request) -> Any:
+        gone = web.json_response({"error_code": "RESOURCE_DOES_NOT_EXIST"}, status=404)
+        return gone if request.query["version"] == "4" else tracking._right("model-versions/get", request)
+
+    tracking.fault = {"model-versions/get": without_4}
+    async with bench(tracking, api) as of:
+        await first(of, one)
+        of.runner.after(one, *rejected(one), NOW)
+        written = of.runner._verdicts[one.key]
+        [deleted] = written.wanted.values()
+        other = replace(deleted, source=RegistrySource("chat", "5"))
+        written.wanted = {deleted.source: deleted, other.source: other}
+        async with asyncio.timeout(20):
+            await api.posted.wait()
+        assert set(tracking.tags) == {"chat/5"}
+        assert "version 4" in api.events[0]["message"]
 
 
 async def test_a_verdict_that_is_refused_is_an_event_and_waits() -> None:

@@ -91,7 +91,9 @@ def _verdicts(status: Status, observed: Observed) -> Iterator[VersionVerdict]:
     rollout, accuracy, stable = status.rollout, status.accuracy, status.stable_revision
     # The first revision was compared with nothing.
     promotion = next((one for one in reversed(status.decisions) if one.row == "promoted"), None)
-    if promotion and stable and status.previous_revision and (source := _source(stable, observed)):
+    # A status from a backup may have an older one, of another revision.
+    is_of_stable = promotion is not None and f"revision {stable} " in promotion.message
+    if promotion and is_of_stable and stable and status.previous_revision and (source := _source(stable, observed)):
         yield VersionVerdict(source, PROMOTED, promotion.message, promotion.at)
     rolled_back = (accuracy.rollback or "").partition("/")[0] if accuracy else ""
     alarm = next((one for one in status.conditions if one.type == "AccuracyAlarm" and one.status == "True"), None)
@@ -117,6 +119,8 @@ def _version(spec: Spec, status: Status, observed: Observed) -> RegistryVersion 
     if answer and answer.version and answer.version.uri == uri:
         return answer.version
     if kept is None or kept.uri != uri or not registry.is_version(kept.version) or not registry.is_source(kept.source):
+        return None
+    if spec.registry.version not in ("", kept.version):
         return None
     facts = RegistryFacts(
         kept.owner, kept.description, kept.tags, kept.run, kept.metrics, kept.dataset, kept.aliases, kept.latest
