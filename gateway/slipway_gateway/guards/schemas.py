@@ -46,6 +46,12 @@ def _problem(validator: Any, text: str) -> str:
         found = next(validator.iter_errors(value), None)
     except RecursionError:
         raise UnusableSchema("it refers to itself without end, or the response is nested too deeply") from None
+    except UnusableSchema:
+        raise
+    except Exception as error:
+        # What `$ref` names may not exist, or be no schema; and numbers may be beyond those of jsonschema. That a
+        # model was called for it must not look like a failure of the gateway.
+        raise UnusableSchema(f"jsonschema fails on it: {type(error).__name__}") from None
     if found is None:
         return ""
     # The message of jsonschema repeats the value, which may be long.
@@ -64,10 +70,31 @@ def _validator(text: str) -> Any:
     _check(schema)
     kind = _kind()
     try:
-        kind.check_schema(schema)
+        # Formats are not checked: patterns are those of RE2, of which some are none of Python's.
+        kind.check_schema(schema, format_checker=None)
     except jsonschema.SchemaError as error:
         raise UnusableSchema(f"{error.json_path[:120]} is not as JSON Schema has it"[:MAX_PROBLEM]) from None
-    return kind(schema, registry=referencing.Registry())
+    except RecursionError:
+        raise UnusableSchema("it is nested too deeply") from None
+    validator = kind(schema, registry=referencing.Registry())
+    _resolve(validator, schema)
+    return validator
+
+
+def _resolve(validator: Any, schema: Any) -> None:
+    """Raises UnusableSchema: a `$ref` names what the schema does not have, so that no model is called for it.
+
+    Where an inner schema has an address of its own, this is only known when it is used.
+    """
+    found = list(_members(schema))
+    if any(isinstance(item.get("$id"), str) for item in found if item is not schema):
+        return
+    for item in found:
+        if isinstance(reference := item.get("$ref"), str):
+            try:
+                validator._resolver.lookup(reference)
+            except Exception:
+                raise UnusableSchema(f"$ref names what it does not have: {reference[:64]}") from None
 
 
 @lru_cache(1)
@@ -79,7 +106,21 @@ def _kind() -> Any:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
     }
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, rules)
+    kind = jsonschema.validators.extend(jsonschema.Draft202012Validator, rules)
+    kind.evolve = _evolved
+    return kind
+
+
+def _evolved(validator: Any, **changes: Any) -> Any:
+    """The validator of an inner schema. jsonschema's own `evolve` takes the rules that `$schema` in it names, with
+    which patterns have no bound."""
+    return type(validator)(
+        **{
+            field.alias: changes.get(field.alias, getattr(validator, field.name))
+            for field in validator.__attrs_attrs__
+            if field.init
+        }
+    )
 
 
 def _check(schema: Any) -> None:
@@ -87,6 +128,12 @@ def _check(schema: Any) -> None:
 
     Members of `properties` with the names of keywords are refused as these are, which is rare and safe.
     """
+    for item in _members(schema):
+        _check_members(item)
+
+
+def _members(schema: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a schema. Raises UnusableSchema: it is too deep."""
     level, depth = [schema], 0
     while level:
         depth += 1
@@ -95,7 +142,7 @@ def _check(schema: Any) -> None:
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):
-                _check_members(item)
+                yield item
                 inner += item.values()
             elif isinstance(item, list):
                 inner += item

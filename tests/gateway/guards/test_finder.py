@@ -143,3 +143,21 @@ async def test_calls_that_take_too_long_leave_a_process_to_other_clients() -> No
         assert not [one for one in pool._workers if not one.has_loaded(builtin)] and not pool._shares
     finally:
         await pool.close()
+
+
+@needs_re2
+async def test_a_call_waits_for_a_busy_process_where_the_free_one_was_ended_by_another_client() -> None:
+    pool, patterns = FinderPool(2), GuardBuiltin(patterns=("b",))
+    try:
+        await until_ready(pool, patterns)
+        busy, ended = pool._free.get_nowait(), pool._free.get_nowait()
+        ended.kill()
+        pool._free.put_nowait(ended)
+        waiting = asyncio.create_task(pool.verdict(patterns, {"x": "abc"}, "other"))
+        while pool._free.qsize():
+            await asyncio.sleep(0)
+        pool._free.put_nowait(busy)
+        async with asyncio.timeout(60):
+            assert (await waiting).spans == {"x": (Span(1, 2),)}
+    finally:
+        await pool.close()

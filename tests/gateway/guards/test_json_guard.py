@@ -201,6 +201,8 @@ UNUSABLE = {
     "depth": (json.loads('{"not":' * 70 + "{}" + "}" * 70), "more than 64 levels"),
     "length": ({"enum": ["x" * (64 << 10)]}, "more than 64 KiB"),
     "a keyword": ({"unevaluatedProperties": False}, "unevaluatedProperties is not served"),
+    "a definition that is missing": ({"$ref": "#/$defs/person"}, "$ref names what it does not have"),
+    "an anchor that is missing": ({"properties": {"a": {"$ref": "#person"}}}, "$ref names what it does not have"),
 }
 
 
@@ -218,6 +220,50 @@ async def test_a_schema_that_refers_to_itself_without_end_is_its_client_s_fault(
     async with checked(Model(GOOD)) as (gate, _):
         status, refused, _ = await post(gate, chat("hi", **fitting({"$ref": "#"})))
         assert (status, refused["error"]["code"]) == (400, "invalid_schema")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/const/inner", "const": {"inner": {"minimum": "x"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "http://example.com/a", "$ref": "#/$defs/b"}}},
+    ],
+)
+async def test_a_schema_at_which_jsonschema_fails_is_no_failure_of_the_deployment(schema: dict[str, Any]) -> None:
+    async with checked(Model("36")) as (gate, _):
+        status, refused, _ = await post(gate, chat("hi", **fitting(schema)))
+        assert (status, refused["error"]["code"]) == (400, "invalid_schema")
+        assert gate.outcomes() == {"client_error": 1} and results(gate) == {}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^(a+)+$"}]},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": ["object", "string"],
+            "properties": {"a": {"$ref": "#"}},
+            "pattern": "^(a+)+$",
+        },
+    ],
+)
+def test_the_time_of_patterns_stays_bounded_where_the_schema_names_its_draft(
+    schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "a" * 12 + "!"
+
+    def search(*_: Any) -> None:
+        pytest.fail("a pattern was matched by Python's expressions")
+
+    monkeypatch.setattr("jsonschema._keywords.re.search", search)
+    value = {"a": text} if "properties" in schema else text
+    assert "does not fit pattern" in schemas.problems(json.dumps(schema), [json.dumps(value)])[0]
+
+
+def test_patterns_are_those_of_re2_and_not_of_python() -> None:
+    found = schemas.problems(r'{"pattern": "^\\p{Lu}\\pL*$"}', ['"Ada"', '"ada"'])
+    assert found[0] == "" and "does not fit pattern" in found[1]
 
 
 async def test_a_check_that_takes_too_long_ends_and_the_next_one_works() -> None:
