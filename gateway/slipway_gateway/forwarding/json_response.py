@@ -119,7 +119,10 @@ class JsonResponse:
         """
         writer = ResponseCollector(MAX_BODY_BYTES)
         writer.account = outgoing.account
-        response = await send(with_writer(self._request, writer), outgoing)
+        try:
+            response = await send(with_writer(self._request, writer), outgoing)
+        finally:
+            self._record.whole = False  # the stream is whole here, and its client has nothing of it
         if writer.too_large:
             raise errors.RequestError(self._record.code, "response_too_large", "The response is too long for guards.")
         if not writer.ended:
@@ -220,6 +223,7 @@ class JsonResponse:
                 if out.headers.get(hdrs.CONTENT_TYPE, "").startswith(CONTENT_TYPE):
                     await out.prepare(self._request)
                     await out.write(response.body)
+                    self._record.whole = True
                     await out.write_eof()
                 else:
                     await out.send(self._request, response.body)

@@ -15,6 +15,7 @@ from slipway_contracts.resilience import RetryBudget
 from slipway_contracts.route_table import ResponseCache
 from slipway_gateway.guards import schemas
 from slipway_gateway.wire.responses import WantedJson
+from testkit.until import until_async
 from tests.support.report import route_reports
 
 from ..harness import Gateway, Upstream, gateway, upstream
@@ -407,3 +408,43 @@ async def test_the_canary_that_does_not_fit_the_schema_is_the_one_with_bad_sessi
         # The second attempt goes to the revision of the first one, and counts for none.
         assert len(canary.bodies) == 2 * sides["c"][0] and len(stable.bodies) == sides["s"][0]
         assert sum(requests for requests, _ in sides.values()) == 24
+
+
+class Breaking(Model):
+    """A model server whose first stream is whole, and whose second one stays open, or ends, behind its first event."""
+
+    def __init__(self, *, ends: bool) -> None:
+        super().__init__(BAD)
+        self.is_second, self._ends = asyncio.Event(), ends
+
+    async def _stream(self, request: web.Request, text: str, usage: dict[str, int]) -> web.StreamResponse:
+        if len(self.bodies) < 2:
+            return await super()._stream(request, text, usage)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices": [{"index": 0, "delta": {"content": "{"}}]}\n\n')
+        self.is_second.set()
+        if not self._ends:
+            await asyncio.Event().wait()
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+
+async def test_a_server_that_dies_in_the_second_attempt_at_a_stream_is_seen() -> None:
+    async with checked(Breaking(ends=True)) as (gate, _):
+        status, _, received = await post(gate, chat("hi", stream=True, **OBJECT))
+        assert status == 200 and b"upstream_died" in received
+        assert gate.outcomes() == {"upstream_error": 1}
+
+
+async def test_a_client_that_leaves_in_the_second_attempt_at_a_stream_has_nothing_of_the_first_one() -> None:
+    model = Breaking(ends=False)
+    async with checked(model) as (gate, _):
+        calling = asyncio.create_task(post(gate, chat("hi", stream=True, **OBJECT)))
+        await model.is_second.wait()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        await until_async(lambda: not gate.edge.running, "the request ended")
+        assert gate.outcomes() == {"client_closed": 1} and gate.budget.used_bytes == 0
+        assert gate.balancer.retry_budgets.active("default/chat") == 0
