@@ -167,6 +167,8 @@ class JsonResponse:
                 return problem
             text = next((one for one in first.texts or () if one.strip()), "")
             body = repaired(self._call.body, text, problem)
+            if body is not self._call.body and self._call.account.grow(len(body)):
+                return problem  # the request is held twice from here on
             repeated = replace(self._call, body=body, revision=self._record.revision, watch=None, prompt=None)
             self._checks.json_checked(self._record.model, self._record.revision, RETRIED)
             try:

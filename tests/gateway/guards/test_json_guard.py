@@ -448,3 +448,45 @@ async def test_a_client_that_leaves_in_the_second_attempt_at_a_stream_has_nothin
         await until_async(lambda: not gate.edge.running, "the request ended")
         assert gate.outcomes() == {"client_closed": 1} and gate.budget.used_bytes == 0
         assert gate.balancer.retry_budgets.active("default/chat") == 0
+
+
+async def test_the_request_of_the_second_attempt_counts_as_memory() -> None:
+    used: list[int] = []
+
+    class Watching(Model):
+        async def __call__(self, request: web.Request) -> web.StreamResponse:
+            used.append(gate.budget.used_bytes)
+            return await super().__call__(request)
+
+    async with checked(Watching(BAD, GOOD)) as (gate, _):
+        assert (await post(gate, chat("h" * 1_000_000, **OBJECT)))[0] == 200
+        before, again = used
+        assert again > before + 1_000_000
+        assert gate.budget.used_bytes == 0
+
+
+async def test_the_second_attempt_is_none_that_the_lane_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard may come with a table between the lane's request and its response."""
+
+    class Begun:
+        id, ages_s, is_traced, was_idle, owner = "0" * 32, (0.0, 0.0), False, False, ""
+        detached = 0
+
+        def detach(self) -> int | None:
+            self.detached += 1
+            return None
+
+        def take_place(self) -> bool:
+            return False
+
+        def counted(self) -> None:
+            pass
+
+        end = counted
+
+    model, begun = Model(BAD, GOOD), Begun()
+    async with checked(model) as (gate, server):
+        begun.endpoint = ("default/chat", "chat", "r1", server.url)  # type: ignore[attr-defined]
+        monkeypatch.setattr("slipway_gateway.serving.api.begun_in_lane", lambda _: begun)
+        assert (await post(gate, chat("hi", **OBJECT)))[0] == 200
+        assert begun.detached == 1 and len(model.bodies) == 2
