@@ -4,7 +4,9 @@ jsonschema decides. Two things of it are replaced: it would match `pattern` and 
 whose time has no bound, and it would fetch schemas that `$ref` names by their address.
 """
 
+import contextlib
 import importlib.util
+import resource
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -14,6 +16,8 @@ import msgspec
 JSONSCHEMA = "jsonschema"
 MAX_DEPTH, MAX_PROBLEM = 64, 200
 _MAX_PATTERN_BYTES = 1 << 20  # of memory for one expression
+_MAX_GROWN_BYTES = 256 << 20  # of memory for one check: each error of jsonschema repeats the value
+_STATM = "/proc/self/statm"
 # Keywords whose rules of jsonschema match names of properties in a way that is not replaced here.
 _NOT_SERVED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
 _ANY = msgspec.json.Decoder()
@@ -33,8 +37,32 @@ def problems(schema: str, texts: list[str]) -> list[str]:
 
     `schema`: JSON. Raises UnusableSchema.
     """
-    validator = _validator(schema)
-    return [_problem(validator, text) for text in texts]
+    try:
+        with _bounded_memory():
+            validator = _validator(schema)
+            return [_problem(validator, text) for text in texts]
+    except MemoryError:
+        raise UnusableSchema(f"a check by it takes more than {_MAX_GROWN_BYTES >> 20} MiB of memory") from None
+
+
+@contextlib.contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Bounds how much this process grows; not where the system does not show how large it is."""
+    try:
+        with open(_STATM) as statm:
+            size = int(statm.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = size + _MAX_GROWN_BYTES
+    if soft != resource.RLIM_INFINITY:
+        most = min(most, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _problem(validator: Any, text: str) -> str:
@@ -46,7 +74,7 @@ def _problem(validator: Any, text: str) -> str:
         found = next(validator.iter_errors(value), None)
     except RecursionError:
         raise UnusableSchema("it refers to itself without end, or the response is nested too deeply") from None
-    except UnusableSchema:
+    except (UnusableSchema, MemoryError):
         raise
     except Exception as error:
         # What `$ref` names may not exist, or be no schema; and numbers may be beyond those of jsonschema. That a
@@ -93,6 +121,8 @@ def _resolve(validator: Any, schema: Any) -> None:
         if isinstance(reference := item.get("$ref"), str):
             try:
                 validator._resolver.lookup(reference)
+            except MemoryError:
+                raise
             except Exception:
                 raise UnusableSchema(f"$ref names what it does not have: {reference[:64]}") from None
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import resource
 import sys
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -235,6 +236,17 @@ async def test_a_schema_at_which_jsonschema_fails_is_no_failure_of_the_deploymen
         status, refused, _ = await post(gate, chat("hi", **fitting(schema)))
         assert (status, refused["error"]["code"]) == (400, "invalid_schema")
         assert gate.outcomes() == {"client_error": 1} and results(gate) == {}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is bounded by what Linux shows of it")
+def test_a_check_that_takes_much_memory_ends_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the branches that fail keeps a message with the whole text."""
+    monkeypatch.setattr(schemas, "_MAX_GROWN_BYTES", 64 << 20)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(schemas.UnusableSchema, match="MiB of memory"):
+        schemas.problems(json.dumps({"anyOf": [{"type": "integer"}] * 300}), [json.dumps("a" * 1_000_000)])
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    assert schemas.problems(json.dumps(SCHEMA), [GOOD]) == [""]
 
 
 @pytest.mark.parametrize(
