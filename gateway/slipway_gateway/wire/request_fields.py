@@ -183,8 +183,8 @@ class RequestFields(msgspec.Struct):
         """All fields that may shape the text of the response."""
         return (
             self.response_format, self.text, self.stop, self.stop_token_ids, self.stop_tokens, self.logit_bias,
-            self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens, self.structured_outputs, self.guided_json,
-            self.guided_regex, self.guided_choice, self.guided_grammar, self.tools, self.tool_choice,
+            self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens, self.structured_outputs,
+            self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar, self.tools, self.tool_choice,
         )  # fmt: skip
 
     @property

@@ -10,6 +10,7 @@ from slipway_gateway.guards import finder
 from slipway_gateway.guards.protocol import GuardFailed
 from slipway_gateway.guards.verdict import BLOCKED, Span
 from slipway_gateway.guards.workers import FinderPool
+from testkit.until import until_async
 
 from ..harness import gateway, upstream
 from .test_guarded_requests import post
@@ -154,8 +155,7 @@ async def test_a_call_waits_for_a_busy_process_where_the_free_one_was_ended_by_a
         ended.kill()
         pool._free.put_nowait(ended)
         waiting = asyncio.create_task(pool.verdict(patterns, {"x": "abc"}, "other"))
-        while pool._free.qsize():
-            await asyncio.sleep(0)
+        await until_async(lambda: pool._free.empty(), "the call has looked at the free process")
         pool._free.put_nowait(busy)
         async with asyncio.timeout(60):
             assert (await waiting).spans == {"x": (Span(1, 2),)}
