@@ -310,6 +310,8 @@ def test_error_events() -> None:
         ({"max_tokens": None}, set()),
         ({"max_tokens": "many"}, set()),
         ({"stop": ["a"]}, {"empty", "invalid_json"}),
+        ({"stop_tokens": ["a"]}, {"empty", "invalid_json"}),
+        ({"stop_tokens": []}, set()),
         ({"stop": None, "stop_token_ids": [], "logit_bias": {}, "ignore_eos": False}, set()),
         ({"logit_bias": {"5": -100}}, {"truncated", "empty", "repetition", "invalid_json"}),
         ({"ignore_eos": True, "max_tokens": 4096}, {"truncated", "empty", "repetition", "invalid_json"}),

@@ -119,7 +119,10 @@ class JsonResponse:
         """
         writer = ResponseCollector(MAX_BODY_BYTES)
         writer.account = outgoing.account
-        response = await send(with_writer(self._request, writer), outgoing)
+        try:
+            response = await send(with_writer(self._request, writer), outgoing)
+        finally:
+            self._record.whole = False  # the stream is whole here, and its client has nothing of it
         if writer.too_large:
             raise errors.RequestError(self._record.code, "response_too_large", "The response is too long for guards.")
         if not writer.ended:
@@ -164,6 +167,8 @@ class JsonResponse:
                 return problem
             text = next((one for one in first.texts or () if one.strip()), "")
             body = repaired(self._call.body, text, problem)
+            if body is not self._call.body and self._call.account.grow(len(body)):
+                return problem  # the request is held twice from here on
             repeated = replace(self._call, body=body, revision=self._record.revision, watch=None, prompt=None)
             self._checks.json_checked(self._record.model, self._record.revision, RETRIED)
             try:
@@ -220,6 +225,7 @@ class JsonResponse:
                 if out.headers.get(hdrs.CONTENT_TYPE, "").startswith(CONTENT_TYPE):
                     await out.prepare(self._request)
                     await out.write(response.body)
+                    self._record.whole = True
                     await out.write_eof()
                 else:
                     await out.send(self._request, response.body)

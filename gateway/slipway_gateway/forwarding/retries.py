@@ -75,7 +75,8 @@ class Retries:
     ) -> UpstreamResponse:
         while state.spent < state.limit and self._begin_retry(outgoing, state):
             first = not (state.attempts or state.resumes)
-            begun = record.begun if first else None
+            # What is sent in place of it, or after it, is none of the lane's.
+            begun = record.begun if first and not record.attempts else None
             endpoint = _endpoint_of(begun) if begun else self._pick(outgoing, state, self._crashes.avoided(state))
             if endpoint is None:
                 if state.suspect and self._pick(outgoing, state):

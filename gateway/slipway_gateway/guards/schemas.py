@@ -4,7 +4,9 @@ jsonschema decides. Two things of it are replaced: it would match `pattern` and 
 whose time has no bound, and it would fetch schemas that `$ref` names by their address.
 """
 
+import contextlib
 import importlib.util
+import resource
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -14,6 +16,8 @@ import msgspec
 JSONSCHEMA = "jsonschema"
 MAX_DEPTH, MAX_PROBLEM = 64, 200
 _MAX_PATTERN_BYTES = 1 << 20  # of memory for one expression
+_MAX_GROWN_BYTES = 256 << 20  # of memory for one check: each error of jsonschema repeats the value
+_STATM = "/proc/self/statm"
 # Keywords whose rules of jsonschema match names of properties in a way that is not replaced here.
 _NOT_SERVED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
 _ANY = msgspec.json.Decoder()
@@ -33,8 +37,32 @@ def problems(schema: str, texts: list[str]) -> list[str]:
 
     `schema`: JSON. Raises UnusableSchema.
     """
-    validator = _validator(schema)
-    return [_problem(validator, text) for text in texts]
+    try:
+        with _bounded_memory():
+            validator = _validator(schema)
+            return [_problem(validator, text) for text in texts]
+    except MemoryError:
+        raise UnusableSchema(f"a check by it takes more than {_MAX_GROWN_BYTES >> 20} MiB of memory") from None
+
+
+@contextlib.contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Bounds how much this process grows; not where the system does not show how large it is."""
+    try:
+        with open(_STATM) as statm:
+            size = int(statm.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = size + _MAX_GROWN_BYTES
+    if soft != resource.RLIM_INFINITY:
+        most = min(most, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _problem(validator: Any, text: str) -> str:
@@ -46,6 +74,12 @@ def _problem(validator: Any, text: str) -> str:
         found = next(validator.iter_errors(value), None)
     except RecursionError:
         raise UnusableSchema("it refers to itself without end, or the response is nested too deeply") from None
+    except (UnusableSchema, MemoryError):
+        raise
+    except Exception as error:
+        # What `$ref` names may not exist, or be no schema; and numbers may be beyond those of jsonschema. That a
+        # model was called for it must not look like a failure of the gateway.
+        raise UnusableSchema(f"jsonschema fails on it: {type(error).__name__}") from None
     if found is None:
         return ""
     # The message of jsonschema repeats the value, which may be long.
@@ -64,10 +98,33 @@ def _validator(text: str) -> Any:
     _check(schema)
     kind = _kind()
     try:
-        kind.check_schema(schema)
+        # Formats are not checked: patterns are those of RE2, of which some are none of Python's.
+        kind.check_schema(schema, format_checker=None)
     except jsonschema.SchemaError as error:
         raise UnusableSchema(f"{error.json_path[:120]} is not as JSON Schema has it"[:MAX_PROBLEM]) from None
-    return kind(schema, registry=referencing.Registry())
+    except RecursionError:
+        raise UnusableSchema("it is nested too deeply") from None
+    validator = kind(schema, registry=referencing.Registry())
+    _resolve(validator, schema)
+    return validator
+
+
+def _resolve(validator: Any, schema: Any) -> None:
+    """Raises UnusableSchema: a `$ref` names what the schema does not have, so that no model is called for it.
+
+    Where an inner schema has an address of its own, this is only known when it is used.
+    """
+    found = list(_members(schema))
+    if any(isinstance(item.get("$id"), str) for item in found if item is not schema):
+        return
+    for item in found:
+        if isinstance(reference := item.get("$ref"), str):
+            try:
+                validator._resolver.lookup(reference)
+            except MemoryError:
+                raise
+            except Exception:
+                raise UnusableSchema(f"$ref names what it does not have: {reference[:64]}") from None
 
 
 @lru_cache(1)
@@ -79,7 +136,21 @@ def _kind() -> Any:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
     }
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, rules)
+    kind = jsonschema.validators.extend(jsonschema.Draft202012Validator, rules)
+    kind.evolve = _evolved
+    return kind
+
+
+def _evolved(validator: Any, **changes: Any) -> Any:
+    """The validator of an inner schema. jsonschema's own `evolve` takes the rules that `$schema` in it names, with
+    which patterns have no bound."""
+    return type(validator)(
+        **{
+            field.alias: changes.get(field.alias, getattr(validator, field.name))
+            for field in validator.__attrs_attrs__
+            if field.init
+        }
+    )
 
 
 def _check(schema: Any) -> None:
@@ -87,6 +158,12 @@ def _check(schema: Any) -> None:
 
     Members of `properties` with the names of keywords are refused as these are, which is rare and safe.
     """
+    for item in _members(schema):
+        _check_members(item)
+
+
+def _members(schema: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a schema. Raises UnusableSchema: it is too deep."""
     level, depth = [schema], 0
     while level:
         depth += 1
@@ -95,7 +172,7 @@ def _check(schema: Any) -> None:
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):
-                _check_members(item)
+                yield item
                 inner += item.values()
             elif isinstance(item, list):
                 inner += item

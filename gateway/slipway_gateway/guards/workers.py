@@ -166,13 +166,16 @@ class FinderPool:
         return result
 
     async def _loaded_worker(self, builtin: GuardBuiltin) -> _Worker:
-        """A free process that has loaded what a call needs. Raises GuardFailed: those that are free have not yet."""
+        """A free process that has loaded what a call needs. Raises GuardFailed: none has yet.
+
+        Where a busy one has, the call waits: a client whose calls end processes must not make those of others fail.
+        """
         worker = await self._free.get()
         while not worker.has_loaded(builtin):
             self._load(worker, builtin)
-            if self._free.empty():
+            if self._free.empty() and not any(one.has_loaded(builtin) for one in self._workers):
                 raise GuardFailed("its process is being started")
-            worker = self._free.get_nowait()
+            worker = await self._free.get()
         return worker
 
     def prepare(self, builtin: GuardBuiltin) -> None:

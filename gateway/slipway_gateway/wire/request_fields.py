@@ -86,6 +86,7 @@ class RequestFields(msgspec.Struct):
     max_output_tokens: Raw = ABSENT
     stop: Raw = ABSENT
     stop_token_ids: Raw = ABSENT
+    stop_tokens: Raw = ABSENT  # texts, as `stop`, of /v1/generate and its like
     logit_bias: Raw = ABSENT
     allowed_token_ids: Raw = ABSENT
     bad_words: Raw = ABSENT
@@ -162,7 +163,7 @@ class RequestFields(msgspec.Struct):
         if limits.count(ABSENT) == len(limits) and shaping.count(ABSENT) == len(shaping):
             return _NOTHING_EXCUSED
         limit = min((count for limit in limits if (count := integer_of(limit)) is not None), default=math.inf)
-        ends = _given(self.stop, self.stop_token_ids)
+        ends = _given(self.stop, self.stop_token_ids, self.stop_tokens)
         steers = _given(self.logit_bias, self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens)
         grammar = _given(
             self.structured_outputs, self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
@@ -181,9 +182,9 @@ class RequestFields(msgspec.Struct):
     def _shaping(self) -> tuple[Raw, ...]:
         """All fields that may shape the text of the response."""
         return (
-            self.response_format, self.text, self.stop, self.stop_token_ids, self.logit_bias, self.allowed_token_ids,
-            self.bad_words, self.ignore_eos, self.min_tokens, self.structured_outputs, self.guided_json,
-            self.guided_regex, self.guided_choice, self.guided_grammar, self.tools, self.tool_choice,
+            self.response_format, self.text, self.stop, self.stop_token_ids, self.stop_tokens, self.logit_bias,
+            self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens, self.structured_outputs,
+            self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar, self.tools, self.tool_choice,
         )  # fmt: skip
 
     @property

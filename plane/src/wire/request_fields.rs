@@ -52,6 +52,7 @@ pub enum Field {
     MaxOutputTokens,
     Stop,
     StopTokenIds,
+    StopTokens,
     LogitBias,
     AllowedTokenIds,
     BadWords,
@@ -80,7 +81,7 @@ pub enum Field {
 }
 
 /// By `Field`, in the same order.
-pub const FIELD_NAMES: [&str; 38] = [
+pub const FIELD_NAMES: [&str; 39] = [
     "stream",
     "stream_options",
     "user",
@@ -94,6 +95,7 @@ pub const FIELD_NAMES: [&str; 38] = [
     "max_output_tokens",
     "stop",
     "stop_token_ids",
+    "stop_tokens",
     "logit_bias",
     "allowed_token_ids",
     "bad_words",
@@ -128,11 +130,12 @@ pub const REPETITION: u8 = 4;
 pub const INVALID_JSON: u8 = 8;
 
 /// What may shape the text of the response.
-const SHAPING: [Field; 16] = [
+const SHAPING: [Field; 17] = [
     Field::ResponseFormat,
     Field::Text,
     Field::Stop,
     Field::StopTokenIds,
+    Field::StopTokens,
     Field::LogitBias,
     Field::AllowedTokenIds,
     Field::BadWords,
@@ -235,7 +238,7 @@ impl<'a> RequestFields<'a> {
             return 0; // most requests
         }
         let limit = LIMITS.iter().filter_map(|field| integer_of(self.of(*field))).min();
-        let ends = self.any(&[Field::Stop, Field::StopTokenIds]);
+        let ends = self.any(&[Field::Stop, Field::StopTokenIds, Field::StopTokens]);
         let steers =
             self.any(&[Field::LogitBias, Field::AllowedTokenIds, Field::BadWords, Field::IgnoreEos, Field::MinTokens]);
         let grammar = self.dictates_calls()
@@ -320,6 +323,7 @@ fn field_of(name: &[u8]) -> Option<Field> {
         b"max_output_tokens" => Field::MaxOutputTokens,
         b"stop" => Field::Stop,
         b"stop_token_ids" => Field::StopTokenIds,
+        b"stop_tokens" => Field::StopTokens,
         b"logit_bias" => Field::LogitBias,
         b"allowed_token_ids" => Field::AllowedTokenIds,
         b"bad_words" => Field::BadWords,

@@ -10,6 +10,7 @@ from slipway_gateway.guards import finder
 from slipway_gateway.guards.protocol import GuardFailed
 from slipway_gateway.guards.verdict import BLOCKED, Span
 from slipway_gateway.guards.workers import FinderPool
+from testkit.until import until_async
 
 from ..harness import gateway, upstream
 from .test_guarded_requests import post
@@ -141,5 +142,22 @@ async def test_calls_that_take_too_long_leave_a_process_to_other_clients() -> No
             await pool.verdict(builtin, {"x": "a"}, "other")
         await asyncio.gather(*pool._loading)
         assert not [one for one in pool._workers if not one.has_loaded(builtin)] and not pool._shares
+    finally:
+        await pool.close()
+
+
+@needs_re2
+async def test_a_call_waits_for_a_busy_process_where_the_free_one_was_ended_by_another_client() -> None:
+    pool, patterns = FinderPool(2), GuardBuiltin(patterns=("b",))
+    try:
+        await until_ready(pool, patterns)
+        busy, ended = pool._free.get_nowait(), pool._free.get_nowait()
+        ended.kill()
+        pool._free.put_nowait(ended)
+        waiting = asyncio.create_task(pool.verdict(patterns, {"x": "abc"}, "other"))
+        await until_async(lambda: pool._free.empty(), "the call has looked at the free process")
+        pool._free.put_nowait(busy)
+        async with asyncio.timeout(60):
+            assert (await waiting).spans == {"x": (Span(1, 2),)}
     finally:
         await pool.close()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import resource
 import sys
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -15,6 +16,7 @@ from slipway_contracts.resilience import RetryBudget
 from slipway_contracts.route_table import ResponseCache
 from slipway_gateway.guards import schemas
 from slipway_gateway.wire.responses import WantedJson
+from testkit.until import until_async
 from tests.support.report import route_reports
 
 from ..harness import Gateway, Upstream, gateway, upstream
@@ -201,6 +203,8 @@ UNUSABLE = {
     "depth": (json.loads('{"not":' * 70 + "{}" + "}" * 70), "more than 64 levels"),
     "length": ({"enum": ["x" * (64 << 10)]}, "more than 64 KiB"),
     "a keyword": ({"unevaluatedProperties": False}, "unevaluatedProperties is not served"),
+    "a definition that is missing": ({"$ref": "#/$defs/person"}, "$ref names what it does not have"),
+    "an anchor that is missing": ({"properties": {"a": {"$ref": "#person"}}}, "$ref names what it does not have"),
 }
 
 
@@ -218,6 +222,61 @@ async def test_a_schema_that_refers_to_itself_without_end_is_its_client_s_fault(
     async with checked(Model(GOOD)) as (gate, _):
         status, refused, _ = await post(gate, chat("hi", **fitting({"$ref": "#"})))
         assert (status, refused["error"]["code"]) == (400, "invalid_schema")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/const/inner", "const": {"inner": {"minimum": "x"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "http://example.com/a", "$ref": "#/$defs/b"}}},
+    ],
+)
+async def test_a_schema_at_which_jsonschema_fails_is_no_failure_of_the_deployment(schema: dict[str, Any]) -> None:
+    async with checked(Model("36")) as (gate, _):
+        status, refused, _ = await post(gate, chat("hi", **fitting(schema)))
+        assert (status, refused["error"]["code"]) == (400, "invalid_schema")
+        assert gate.outcomes() == {"client_error": 1} and results(gate) == {}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is bounded by what Linux shows of it")
+def test_a_check_that_takes_much_memory_ends_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the branches that fail keeps a message with the whole text."""
+    monkeypatch.setattr(schemas, "_MAX_GROWN_BYTES", 64 << 20)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(schemas.UnusableSchema, match="MiB of memory"):
+        schemas.problems(json.dumps({"anyOf": [{"type": "integer"}] * 300}), [json.dumps("a" * 1_000_000)])
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    assert schemas.problems(json.dumps(SCHEMA), [GOOD]) == [""]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^(a+)+$"}]},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": ["object", "string"],
+            "properties": {"a": {"$ref": "#"}},
+            "pattern": "^(a+)+$",
+        },
+    ],
+)
+def test_the_time_of_patterns_stays_bounded_where_the_schema_names_its_draft(
+    schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "a" * 12 + "!"
+
+    def search(*_: Any) -> None:
+        pytest.fail("a pattern was matched by Python's expressions")
+
+    monkeypatch.setattr("jsonschema._keywords.re.search", search)
+    value = {"a": text} if "properties" in schema else text
+    assert "does not fit pattern" in schemas.problems(json.dumps(schema), [json.dumps(value)])[0]
+
+
+def test_patterns_are_those_of_re2_and_not_of_python() -> None:
+    found = schemas.problems(r'{"pattern": "^\\p{Lu}\\pL*$"}', ['"Ada"', '"ada"'])
+    assert found[0] == "" and "does not fit pattern" in found[1]
 
 
 async def test_a_check_that_takes_too_long_ends_and_the_next_one_works() -> None:
@@ -361,3 +420,85 @@ async def test_the_canary_that_does_not_fit_the_schema_is_the_one_with_bad_sessi
         # The second attempt goes to the revision of the first one, and counts for none.
         assert len(canary.bodies) == 2 * sides["c"][0] and len(stable.bodies) == sides["s"][0]
         assert sum(requests for requests, _ in sides.values()) == 24
+
+
+class Breaking(Model):
+    """A model server whose first stream is whole, and whose second one stays open, or ends, behind its first event."""
+
+    def __init__(self, *, ends: bool) -> None:
+        super().__init__(BAD)
+        self.is_second, self._ends = asyncio.Event(), ends
+
+    async def _stream(self, request: web.Request, text: str, usage: dict[str, int]) -> web.StreamResponse:
+        if len(self.bodies) < 2:
+            return await super()._stream(request, text, usage)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices": [{"index": 0, "delta": {"content": "{"}}]}\n\n')
+        self.is_second.set()
+        if not self._ends:
+            await asyncio.Event().wait()
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+
+async def test_a_server_that_dies_in_the_second_attempt_at_a_stream_is_seen() -> None:
+    async with checked(Breaking(ends=True)) as (gate, _):
+        status, _, received = await post(gate, chat("hi", stream=True, **OBJECT))
+        assert status == 200 and b"upstream_died" in received
+        assert gate.outcomes() == {"upstream_error": 1}
+
+
+async def test_a_client_that_leaves_in_the_second_attempt_at_a_stream_has_nothing_of_the_first_one() -> None:
+    model = Breaking(ends=False)
+    async with checked(model) as (gate, _):
+        calling = asyncio.create_task(post(gate, chat("hi", stream=True, **OBJECT)))
+        await model.is_second.wait()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        await until_async(lambda: not gate.edge.running, "the request ended")
+        assert gate.outcomes() == {"client_closed": 1} and gate.budget.used_bytes == 0
+        assert gate.balancer.retry_budgets.active("default/chat") == 0
+
+
+async def test_the_request_of_the_second_attempt_counts_as_memory() -> None:
+    used: list[int] = []
+
+    class Watching(Model):
+        async def __call__(self, request: web.Request) -> web.StreamResponse:
+            used.append(gate.budget.used_bytes)
+            return await super().__call__(request)
+
+    async with checked(Watching(BAD, GOOD)) as (gate, _):
+        assert (await post(gate, chat("h" * 1_000_000, **OBJECT)))[0] == 200
+        before, again = used
+        assert again > before + 1_000_000
+        assert gate.budget.used_bytes == 0
+
+
+async def test_the_second_attempt_is_none_that_the_lane_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard may come with a table between the lane's request and its response."""
+
+    class Begun:
+        id, ages_s, is_traced, was_idle, owner = "0" * 32, (0.0, 0.0), False, False, ""
+        detached = 0
+
+        def detach(self) -> int | None:
+            self.detached += 1
+            return None
+
+        def take_place(self) -> bool:
+            return False
+
+        def counted(self) -> None:
+            pass
+
+        end = counted
+
+    model, begun = Model(BAD, GOOD), Begun()
+    async with checked(model) as (gate, server):
+        begun.endpoint = ("default/chat", "chat", "r1", server.url)  # type: ignore[attr-defined]
+        monkeypatch.setattr("slipway_gateway.serving.api.begun_in_lane", lambda _: begun)
+        assert (await post(gate, chat("hi", **OBJECT)))[0] == 200
+        assert begun.detached == 1 and len(model.bodies) == 2
