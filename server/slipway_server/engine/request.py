@@ -248,7 +248,9 @@ class RequestOutput:
     prompt_logprobs: tuple[Logprobs, ...] = ()
     cached_tokens: int = 0  # prompt tokens that the prefix cache held; only in the event that `starts`
     accepted: int = 0  # 1 for a token that was drafted
-    rejected: int = 0  # tokens that were drafted in its place and after it
+    # Tokens that were drafted in its place and after it, in a step's first event; each later one that is kept takes
+    # itself off again: -1.
+    rejected: int = 0
 
     @property
     def starts(self) -> bool:

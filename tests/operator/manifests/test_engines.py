@@ -75,6 +75,11 @@ def test_speculation_is_in_the_flags_of_each_engine_and_nowhere_without_it() -> 
     wide = replace(SPECULATION, lookup_min=2, lookup_max=4)
     assert flags(Engine()) == ["--speculation", "ngram", "--num-speculative-tokens", "5"]
     assert flags(Engine(), wide)[4:] == ["--prompt-lookup-min", "2", "--prompt-lookup-max", "4"]
+    # One that is written alone would contradict the server's default for the other one, and no pod would start.
+    high, low = replace(SPECULATION, lookup_min=12), replace(SPECULATION, lookup_max=1)
+    assert flags(Engine(), high)[4:] == ["--prompt-lookup-min", "12", "--prompt-lookup-max", "12"]
+    assert flags(Engine(), low)[4:] == ["--prompt-lookup-min", "1", "--prompt-lookup-max", "1"]
+    assert flags(Engine(), replace(SPECULATION, lookup_min=8))[4:] == ["--prompt-lookup-min", "8"]
     assert flags(VLLM) == ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5}']
     assert flags(VLLM, wide) == [
         "--speculative-config",

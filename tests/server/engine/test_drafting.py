@@ -80,6 +80,20 @@ def test_memory_and_work_are_bounded_by_the_window(monkeypatch: pytest.MonkeyPat
         )
 
 
+def test_what_a_long_response_repeats_is_found_however_short_its_prompt_was() -> None:
+    chance = random.Random(6)
+    text = [chance.randrange(10_000) for _ in range(3000)]
+    lookup = PromptLookup(text[:10], least=2, most=5)
+    for token in [*text[10:], *text[:2]]:
+        lookup.add(token)
+    found = 0
+    for token in text[2:300]:
+        found += lookup.draft(1) == (token,)
+        lookup.add(token)
+    assert found == 298
+    assert len(lookup._newest) < 4 * len(lookup)
+
+
 def test_a_text_that_repeats_itself_is_drafted_beyond_its_end() -> None:
     assert PromptLookup([1, 2, 3, 1, 2, 3, 1, 2], least=2, most=5).draft(5) == (3, 1, 2, 3, 1)
     assert PromptLookup([7] * 6, least=2, most=5).draft(3) == (7, 7, 7)
@@ -345,8 +359,24 @@ def test_events_say_which_tokens_were_drafted_and_how_many_in_vain() -> None:
     (work,) = scheduler.schedule()
     assert work.drafts == (8, 5)
     events = scheduler.complete([work], [verified(work.drafts, [Sampled(8), Sampled(1), Sampled(2)])])
-    assert [(event.token, event.accepted, event.rejected) for event in events] == [(8, 1, 0), (1, 0, 1)]
+    assert [(event.token, event.accepted, event.rejected) for event in events] == [(8, 1, 1), (1, 0, 0)]
     assert (drafting.drafts, drafting.draft_tokens, drafting.accepted_tokens) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("stop", [(), (5,)])
+def test_wherever_a_response_ends_its_events_count_all_that_was_drafted(stop: tuple[int, ...]) -> None:
+    scheduler = Scheduler(SchedulerConfig(1, 16, 80, BLOCK), hash_key=bytes(32), drafting=Drafting(LIMITS))
+    scheduler.submit(Request("r", (5, 6, 7, 8, 5, 6), SamplingParams(9, stop_token_ids=(8,) if stop else ())))
+    scheduler.complete(scheduler.schedule(), [Sampled(7)])
+    (work,) = scheduler.schedule()
+    assert work.drafts == (8, 5)
+    events = scheduler.complete([work], [verified(work.drafts, [Sampled(8), Sampled(5), Sampled(2)])])
+    assert len(events) == (1 if stop else 3)
+    # A stop string may end the response at any of them.
+    for read in range(1, len(events) + 1):
+        accepted = sum(event.accepted for event in events[:read])
+        assert accepted == min(read, 2)
+        assert accepted + sum(event.rejected for event in events[:read]) == 2
 
 
 def test_drafts_take_no_block_that_another_sequence_needs() -> None:

@@ -34,5 +34,5 @@ def test_its_responses_are_those_of_a_server_without(server: ServerProcess) -> N
         counted = drafting.metric("vllm:spec_decode_num_accepted_tokens_total")
         tokens = drafting.metric("vllm:spec_decode_num_draft_tokens_total")
         assert 0 < accepted <= counted <= tokens and drafting.metric("vllm:spec_decode_num_drafts_total") > 0
-        # What a stop string cut off was accepted by the engine, and is in no usage.
+        # What a stop string cut off was drafted in vain. The engine may draft more until it gets to know of it.
         assert accepted + rejected <= tokens

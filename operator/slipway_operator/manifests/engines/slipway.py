@@ -15,6 +15,7 @@ from slipway_operator.model.inputs.pod_inputs import CLASSIC
 
 PROBE_PORT = 8001
 ADAPTERS_DIR = "/mnt/adapters"  # for every engine
+LOOKUP_MIN, LOOKUP_MAX = 2, 8  # the server's own
 
 
 def profile(snapshot: Snapshot) -> EngineProfile:
@@ -58,7 +59,13 @@ def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
     speculation = snapshot.inputs.engine.speculation
     if speculation is None:
         return ()
-    lookups = (("--prompt-lookup-min", speculation.lookup_min), ("--prompt-lookup-max", speculation.lookup_max))
+    least, most = speculation.lookup_min, speculation.lookup_max
+    # The server refuses a minimum above the maximum, its own defaults too: one that is written alone moves the other.
+    if most is None and least is not None and least > LOOKUP_MAX:
+        most = least
+    elif least is None and most is not None and most < LOOKUP_MIN:
+        least = most
+    lookups = (("--prompt-lookup-min", least), ("--prompt-lookup-max", most))
     given = [part for flag, value in lookups if value is not None for part in (flag, str(value))]
     return "--speculation", speculation.method, "--num-speculative-tokens", str(speculation.tokens), *given
 

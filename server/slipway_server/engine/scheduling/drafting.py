@@ -83,10 +83,10 @@ def draft_counts(candidates: Rows[Candidate], cost: StepCost, decodes: int, cont
     # The likeliest first. Those of one draft are in their order: each is less likely than the one before it.
     for gain, row in sorted(gains, key=lambda pair: -pair[0]):
         more_s = cost.each + cost.pair * candidates[row].context
-        if sum(counts) >= room or gain < LEAST_GAIN:
+        if room <= 0 or gain < LEAST_GAIN:
             break
         if gain * seconds > MARGIN * tokens * more_s:
-            counts[row] += 1
+            counts[row], room = counts[row] + 1, room - 1
             tokens, seconds = tokens + gain, seconds + more_s
     return counts
 

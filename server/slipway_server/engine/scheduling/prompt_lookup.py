@@ -35,6 +35,8 @@ class PromptLookup:
         if len(self._tokens) == 2 * WINDOW:
             self._dropped += WINDOW
             self._build(self._tokens[WINDOW:])
+        elif len(self._tokens) == len(self._newest):
+            self._build(self._tokens)  # with more buckets: in long chains, places of other tokens would hide its own
         self._tokens.append(token)
         self._previous.append(NOWHERE)
         if len(self._tokens) >= self._least:
@@ -72,7 +74,7 @@ class PromptLookup:
     def _build(self, tokens: Tokens[int]) -> None:
         self._tokens = array("i", tokens)
         buckets = LEAST_BUCKETS
-        while buckets < 2 * len(tokens):
+        while buckets < 2 * min(WINDOW, len(tokens)):
             buckets *= 2
         self._mask = buckets - 1
         previous = numpy.full(len(tokens), NOWHERE, numpy.int32)

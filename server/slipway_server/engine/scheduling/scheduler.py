@@ -156,10 +156,12 @@ class Scheduler:
             return []
         events: list[RequestOutput] = []
         for row in (result, *result.following):
-            events.append(replace(advance(scheduled, row), accepted=int(len(events) < accepted)))
+            kept = int(len(events) < accepted)
+            # Wherever the response ends, at a stop string too, those of its events sum up to what was drafted in vain.
+            rejected = -kept if events else drafted - kept
+            events.append(replace(advance(scheduled, row), accepted=kept, rejected=rejected))
             if events[-1].finish:
                 break
-        events[-1] = replace(events[-1], rejected=drafted - accepted)
         # Keys and values of all tokens but the last one are there. Those of rejected drafts are written over.
         sequence.num_computed_tokens = sequence.length - 1
         self._charge(sequence, scheduled.start + 1, sequence.num_computed_tokens)

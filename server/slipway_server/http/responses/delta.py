@@ -17,4 +17,4 @@ class Delta:
     prompt_logprobs: tuple[Logprobs, ...] = ()  # with the first token
     cached_tokens: int = 0  # tokens of the prompt that the prefix cache had; with the first token
     accepted: int = 0  # 1 if the token was drafted
-    rejected: int = 0  # tokens that were drafted and are not in the answer
+    rejected: int = 0  # tokens that were drafted and are not in the answer so far; below 0 where they come to be in it
