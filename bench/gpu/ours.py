@@ -41,6 +41,9 @@ class RandomWeights:
         made = torch.empty(size, dtype=self._dtype, device=self._device)
         return made.normal_(std=SCALE, generator=self._random)
 
+    def take_linear(self, module: str, outputs: int, inputs: int) -> torch.Tensor:
+        return self.take(f"{module}.weight")
+
     def take_if_there(self, name: str) -> None:
         """Of biases: there are none."""
 

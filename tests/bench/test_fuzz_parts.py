@@ -14,7 +14,7 @@ from bench.fuzz.tally import Tally, count
 from slipway_operator.model.deployment import status
 
 EXAMPLES = {
-    "specs": 150,
+    "specs": 240,
     "statuses": 240,
     "templates": 60,
     "routes files": 50,

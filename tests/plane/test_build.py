@@ -19,7 +19,7 @@ BUILD = runpy.run_path(str(SCRIPT))
 def run_build(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """With nothing but these variables."""
     command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
 
 
 def test_without_a_cargo_one_line_says_so_and_nothing_fails_unless_it_is_required(tmp_path: Path) -> None:
@@ -60,6 +60,7 @@ def test_the_tag_of_a_wheel_is_by_the_newest_symbol_that_the_library_needs(
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(900)  # it compiles the library and all that it depends on
 @pytest.mark.skipif(NATIVE is None or not shutil.which("cargo"), reason="no cargo built the library here")
 def test_an_empty_home_builds_the_library_too_and_it_is_small(tmp_path: Path) -> None:
     home = tmp_path / "home"
