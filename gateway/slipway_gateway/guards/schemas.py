@@ -46,6 +46,9 @@ def _problem(validator: Any, text: str) -> str:
         found = next(validator.iter_errors(value), None)
     except RecursionError:
         raise UnusableSchema("it refers to itself without end, or the response is nested too deeply") from None
+    except Exception as error:
+        # jsonschema fails so on numbers that no float holds, and on a $ref that leads to what is no schema.
+        raise UnusableSchema(f"a check by it fails: {type(error).__name__}") from None
     if found is None:
         return ""
     # The message of jsonschema repeats the value, which may be long.
@@ -67,7 +70,9 @@ def _validator(text: str) -> Any:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise UnusableSchema(f"{error.json_path[:120]} is not as JSON Schema has it"[:MAX_PROBLEM]) from None
-    return kind(schema, registry=referencing.Registry())
+    registry: Any = referencing.Registry()
+    _check_references(schema, registry)
+    return kind(schema, registry=registry)
 
 
 @lru_cache(1)
@@ -100,6 +105,36 @@ def _check(schema: Any) -> None:
             elif isinstance(item, list):
                 inner += item
         level = [item for item in inner if isinstance(item, dict | list)]
+
+
+def _check_references(schema: Any, registry: Any) -> None:
+    """Raises UnusableSchema: a $ref leads to nothing, or to what is no schema.
+
+    Where an inner schema has an $id, a $ref may begin there: those are followed only while a response is checked.
+    """
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    items = list(_objects(schema))
+    if any("$id" in item for item in items[1:]):
+        return
+    references = {item["$ref"] for item in items if isinstance(item.get("$ref"), str)}
+    resolver = registry.resolver_with_root(DRAFT202012.create_resource(schema)) if references else None
+    for reference in references:
+        try:
+            target = resolver.lookup(reference).contents
+        except (Unresolvable, ValueError):
+            raise UnusableSchema(f"$ref {reference[:64]} leads to nothing") from None
+        if not isinstance(target, dict | bool):
+            raise UnusableSchema(f"$ref {reference[:64]} leads to what is no schema")
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects within a value, the outer one first. The value is not deep: `_check` has seen it."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(inner)
 
 
 def _check_members(item: dict[str, Any]) -> None:

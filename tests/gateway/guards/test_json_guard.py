@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -201,6 +202,10 @@ UNUSABLE = {
     "depth": (json.loads('{"not":' * 70 + "{}" + "}" * 70), "more than 64 levels"),
     "length": ({"enum": ["x" * (64 << 10)]}, "more than 64 KiB"),
     "a keyword": ({"unevaluatedProperties": False}, "unevaluatedProperties is not served"),
+    "a reference to nothing": ({"properties": {"name": {"$ref": "#/$defs/name"}}}, "leads to nothing"),
+    "a reference to no anchor": ({"$ref": "#name"}, "leads to nothing"),
+    "a reference beyond a list": ({"prefixItems": [True], "$ref": "#/prefixItems/x"}, "leads to nothing"),
+    "a reference to a text": ({"type": "object", "$ref": "#/type"}, "leads to what is no schema"),
 }
 
 
@@ -218,6 +223,38 @@ async def test_a_schema_that_refers_to_itself_without_end_is_its_client_s_fault(
     async with checked(Model(GOOD)) as (gate, _):
         status, refused, _ = await post(gate, chat("hi", **fitting({"$ref": "#"})))
         assert (status, refused["error"]["code"]) == (400, "invalid_schema")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"multipleOf": 0.5}, "1" + "0" * 400),
+        ({"properties": {"a": {"$id": "https://example.com/a", "$ref": "#/b"}}}, '{"a": 1}'),
+    ],
+    ids=["a number that no float holds", "a reference within an inner document"],
+)
+async def test_a_check_that_fails_is_the_fault_of_its_schema(schema: Any, text: str) -> None:
+    async with checked(Model(text)) as (gate, _):
+        status, refused, _ = await post(gate, chat("hi", **fitting(schema)))
+        assert (status, refused["error"]["code"]) == (400, "invalid_schema")
+        assert results(gate) == {} and events(gate)[1] == 0
+
+
+async def test_a_check_that_waited_for_a_process_has_all_of_its_time() -> None:
+    """The only process comes free near the end of the wait, and then takes longer than what is left of it."""
+    guards = (json_guard(timeout_milliseconds=4000),)
+    async with checked(Model(GOOD), guards=guards, guard_processes=1) as (gate, _):
+        finders = gate.edge._forwarding.guards._finders
+        worker = await finders._free.get()
+        call = asyncio.create_task(post(gate, chat("hi", **fitting())))
+        await asyncio.sleep(3.0)
+        worker.process.send_signal(signal.SIGSTOP)
+        try:
+            finders._free.put_nowait(worker)
+            await asyncio.sleep(2.0)
+        finally:
+            worker.process.send_signal(signal.SIGCONT)
+        assert (await call)[0] == 200
 
 
 async def test_a_check_that_takes_too_long_ends_and_the_next_one_works() -> None:
