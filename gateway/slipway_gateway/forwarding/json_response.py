@@ -120,6 +120,9 @@ class JsonResponse:
         writer = ResponseCollector(MAX_BODY_BYTES)
         writer.account = outgoing.account
         response = await send(with_writer(self._request, writer), outgoing)
+        if writer.ended:
+            # The relay gave it to the collector: the client has nothing yet, and may still leave too early.
+            self._record.whole, self._record.first_byte, self._record.sent_bytes = False, None, 0
         if writer.too_large:
             raise errors.RequestError(self._record.code, "response_too_large", "The response is too long for guards.")
         if not writer.ended:
@@ -220,6 +223,7 @@ class JsonResponse:
                 if out.headers.get(hdrs.CONTENT_TYPE, "").startswith(CONTENT_TYPE):
                     await out.prepare(self._request)
                     await out.write(response.body)
+                    self._record.whole = True
                     await out.write_eof()
                 else:
                     await out.send(self._request, response.body)

@@ -16,9 +16,10 @@ from slipway_contracts.resilience import RetryBudget
 from slipway_contracts.route_table import ResponseCache
 from slipway_gateway.guards import schemas
 from slipway_gateway.wire.responses import WantedJson
+from testkit.until import until_async
 from tests.support.report import route_reports
 
-from ..harness import Gateway, Upstream, gateway, upstream
+from ..harness import Gateway, Handler, Upstream, gateway, upstream
 from ..tenants import PEPPER, bearer, make_key, tenant
 from .test_guarded_requests import post
 from .webhooks import Webhook, chat, guard, guarded, reach_loopback, text_of
@@ -77,7 +78,7 @@ class Model:
 
 @contextlib.asynccontextmanager
 async def checked(
-    model: Model, *, guards: tuple[GuardSpec, ...] = (), route: dict[str, Any] | None = None, **settings: Any
+    model: Handler, *, guards: tuple[GuardSpec, ...] = (), route: dict[str, Any] | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, Upstream]]:
     """A gateway whose only route has a guard of JSON, and its model server."""
     async with upstream(model) as server, gateway(pepper=PEPPER, **settings) as gate:
@@ -145,6 +146,44 @@ async def test_the_model_is_called_once_more_with_what_was_wrong(
         assert "Reply with the corrected JSON alone" in again["messages"][-1]["content"]
         # "[1]" is JSON, and no object. The judge has the first attempt alone.
         assert events(gate) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_while_the_model_is_called_again_has_no_response(stream: bool) -> None:
+    called_again = asyncio.Event()
+
+    async def stays(request: web.Request) -> web.StreamResponse:
+        if model.bodies:
+            called_again.set()
+            await asyncio.Event().wait()
+        return await model(request)
+
+    model = Model(BAD, GOOD)
+    async with checked(stays) as (gate, _):
+        call = asyncio.create_task(post(gate, chat("hi", stream=stream, **OBJECT)))
+        await called_again.wait()
+        call.cancel()
+        await until_async(lambda: gate.edge.running == 0)
+        assert gate.outcomes() == {"client_closed": 1} and not gate.balancer.retry_budgets.active("default/chat")
+
+
+async def test_a_second_attempt_that_breaks_off_is_no_response() -> None:
+    """What came of it is JSON: the first digits of a number."""
+
+    async def breaks(request: web.Request) -> web.StreamResponse:
+        if not model.bodies:
+            return await model(request)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices":[{"index":0,"delta":{"content":"12"}}]}\n\n')
+        assert request.transport
+        request.transport.close()
+        return response
+
+    model = Model('"ten"')
+    async with checked(breaks) as (gate, _):
+        _, _, received = await post(gate, chat("hi", stream=True, **fitting({"type": "integer"})))
+        assert b"upstream_died" in received and gate.outcomes() == {"upstream_error": 1}
 
 
 @pytest.mark.parametrize("stream", [False, True])
