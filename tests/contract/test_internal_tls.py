@@ -92,7 +92,7 @@ def test_ports_have_the_names_and_numbers_of_the_page() -> None:
 
 
 def test_what_is_open_is_what_probes_and_prometheus_read() -> None:
-    assert frozenset({"/healthz", "/readyz", "/metrics"}) == OPEN_PATHS
+    assert frozenset({"/healthz", "/readyz", "/health", "/metrics"}) == OPEN_PATHS
 
 
 async def test_the_operator_reads_metrics_of_a_pod_with_tls_by_its_name(
