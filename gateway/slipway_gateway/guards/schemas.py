@@ -116,10 +116,10 @@ def _check_references(schema: Any, registry: Any) -> None:
     from referencing.jsonschema import DRAFT202012
 
     items = list(_objects(schema))
-    if any("$id" in item for item in items[1:]):
-        return
     references = {item["$ref"] for item in items if isinstance(item.get("$ref"), str)}
-    resolver = registry.resolver_with_root(DRAFT202012.create_resource(schema)) if references else None
+    if not references or any("$id" in item for item in items[1:]):
+        return
+    resolver = registry.resolver_with_root(DRAFT202012.create_resource(schema))
     for reference in references:
         try:
             target = resolver.lookup(reference).contents

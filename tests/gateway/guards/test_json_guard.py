@@ -285,6 +285,7 @@ async def test_a_check_that_waited_for_a_process_has_all_of_its_time() -> None:
     async with checked(Model(GOOD), guards=guards, guard_processes=1) as (gate, _):
         finders = gate.edge._forwarding.guards._finders
         worker = await finders._free.get()
+        assert worker.process
         call = asyncio.create_task(post(gate, chat("hi", **fitting())))
         await asyncio.sleep(3.0)
         worker.process.send_signal(signal.SIGSTOP)
