@@ -625,7 +625,7 @@ CEL_CASES = (
         ),
         good=tuple(
             {"model": {"uri": uri}, "resources": {"storage": "1Gi"}}
-            for uri in ("hf://o/m", "https://h/m.tar", "s3://abc/m", "oci://h/r:1")
+            for uri in ("hf://o/m", "https://h/m.tar", "s3://abc/m", "oci://h/r:1", "models:/m@champion")
         ),
     ),
     Case(

@@ -194,6 +194,7 @@ def _apply(api: Api, document: dict):
         "ModelAdapter": path("default", plural="modeladapters"),
         "ModelRoute": path("default", plural="modelroutes"),
         "Experiment": path("default", plural="experiments"),
+        "AnalysisTemplate": path("default", plural="analysistemplates"),
         "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
     }
     target = f"{kinds[document['kind']]}/{document['metadata']['name']}"

@@ -71,6 +71,8 @@ class GuardChecks:
     async def misfit(self, bound: BoundGuard, wanted: JsonFormat, texts: list[str], client: str) -> str:
         """Why one of the texts is not what a request wanted; empty: all are. Without texts the schema is looked at.
 
+        The guard's timeout limits the wait for a process, and then the check.
+
         Raises:
             UnusableSchema: nothing can be checked by the request's schema.
             GuardFailed: the guard did not decide.
@@ -81,9 +83,16 @@ class GuardChecks:
             raise GuardFailed("no call is free, or this client's calls are at their share (--guard-max-inflight)")
         builtin, begun = bound.guard.builtin, asyncio.Event()
         assert builtin is not None, "guards of JSON are builtin"
+        most_s, now = bound.guard.timeout_milliseconds / 1000, asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(bound.guard.timeout_milliseconds / 1000):
-                found = await self._finders.misfits(builtin, wanted.schema, texts, client, begun.set)
+            async with asyncio.timeout(most_s) as limit:
+
+                def begin() -> None:
+                    # A check that waited long for a process has all of its time: its schema is not at fault for that.
+                    begun.set()
+                    limit.reschedule(now() + most_s)
+
+                found = await self._finders.misfits(builtin, wanted.schema, texts, client, begin)
                 return next(filter(None, found), "")
         except TimeoutError:
             if not begun.is_set():

@@ -40,13 +40,14 @@ def notice(form: HookFormat, payload: Mapping[str, Any], secret: str, moment: st
 
 def _slack(payload: Mapping[str, Any]) -> Json:
     title, text = _title(payload), _escaped(_text(payload))[:_MOST_TEXT]
-    facts = "\n".join(f"*{name}* {_escaped(value)}" for name, value in _facts(payload))[:_MOST_TEXT]
+    facts = "\n".join(f"*{_escaped(name)}* {_escaped(value)}" for name, value in _facts(payload))[:_MOST_TEXT]
     header = {"type": "header", "text": {"type": "plain_text", "text": title[:_MOST_TITLE]}}
     parts = [{"type": "section", "text": {"type": "mrkdwn", "text": part}} for part in (text, facts) if part]
     return {"text": _escaped(title), "blocks": [header, *parts]}
 
 
 def _teams(payload: Mapping[str, Any]) -> Json:
+    # Of text elements only a RichTextBlock shows text of others as it is: a TextBlock would make links of it.
     card = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
@@ -60,7 +61,7 @@ def _teams(payload: Mapping[str, Any]) -> Json:
                 "wrap": True,
                 "color": "Attention" if _is_bad(payload) else "Default",
             },
-            {"type": "TextBlock", "text": _text(payload)[:_MOST_TEXT], "wrap": True},
+            {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": _text(payload)[:_MOST_TEXT]}]},
             {"type": "FactSet", "facts": [{"title": name, "value": value} for name, value in _facts(payload)]},
         ],
     }

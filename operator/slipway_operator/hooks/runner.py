@@ -164,7 +164,7 @@ class HookRunner(Component):
                 body = shaped
             elif hook.format:
                 return Reply("ok", "not sent: it is no news for this service")
-            url = forms.url_with(url, secret) if secret and forms.SECRET in url else url
+            url = forms.url_with(url, secret) if hook.secret and forms.SECRET in url else url
         except (SecretUnreadable, ValueError) as error:
             return Reply("error", str(error), again=True)
         sent = json.dumps(body, separators=(",", ":")).encode()

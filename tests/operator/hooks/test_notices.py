@@ -115,6 +115,24 @@ TEAMS = {
                                             "additionalProperties": False,
                                         },
                                         {
+                                            "required": ["type", "inlines"],
+                                            "properties": {
+                                                "type": {"const": "RichTextBlock"},
+                                                "inlines": {
+                                                    "type": "array",
+                                                    "items": {
+                                                        "required": ["type", "text"],
+                                                        "additionalProperties": False,
+                                                        "properties": {
+                                                            "type": {"const": "TextRun"},
+                                                            "text": {"type": "string", "minLength": 1},
+                                                        },
+                                                    },
+                                                },
+                                            },
+                                            "additionalProperties": False,
+                                        },
+                                        {
                                             "required": ["type", "facts"],
                                             "properties": {
                                                 "type": {"const": "FactSet"},
@@ -248,9 +266,20 @@ def test_metadata_of_a_hook_is_no_event() -> None:
 
 
 def test_text_of_others_is_no_mention_in_slack() -> None:
-    body = valid(HookFormat.SLACK, event("Warning", "PodsFailing", "<!channel> & <https://x|y>", team="<!here>"))
+    body = valid(
+        HookFormat.SLACK, event("Warning", "PodsFailing", "<!channel> & <https://x|y>", **{"<!here>": "<!here>"})
+    )
     shown = json.dumps(body)
     assert "<!" not in shown and "<http" not in shown and "&lt;!channel&gt; &amp;" in shown
+
+
+def test_text_of_others_is_no_link_in_teams() -> None:
+    """Elements with Markdown, all but a TextRun, do not get the message of an Event, which a workload may write."""
+    body = valid(HookFormat.TEAMS, event("Warning", "PodsFailing", "[log in](https://x.example) **now**"))
+    assert body
+    shown = body["attachments"][0]["content"]["body"]
+    holders = [element["type"] for element in shown if "https://x.example" in json.dumps(element)]
+    assert holders == ["RichTextBlock"]
 
 
 @given(

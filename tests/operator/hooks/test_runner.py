@@ -306,3 +306,9 @@ async def test_a_secret_that_cannot_be_read_sends_nothing_and_is_named(stage):
     stage.secrets[("pager", "key")] = "0" * 32
     assert (await stage.answer(replace(notification(stage, "PagerDuty", secret=("pager", "key")), key="other"))).ok
     assert json.loads(stage.receiver.got[0][1])["routing_key"] == "0" * 32
+
+
+async def test_an_empty_secret_sends_nothing_to_an_address_with_a_placeholder(stage):
+    stage.secrets[("team", "url")] = ""
+    answer = await stage.answer(notification(stage, "Slack", "/services/$(secret)", ("team", "url")))
+    assert not answer.ok and "holds no part of a URL" in answer.message and not stage.receiver.got

@@ -335,7 +335,8 @@ class RolloutIntents(ApiType):
 
 
 @rule(
-    "!has(self.resources) || !has(self.resources.storage) || (self.model.uri.matches('^(hf|https|s3|gs|az|oci)://') && "
+    "!has(self.resources) || !has(self.resources.storage) || "
+    "(self.model.uri.matches('^((hf|https|s3|gs|az|oci)://|models:)') && "
     "(!has(self.model.cache) || self.model.cache != 'image'))",
     (
         "spec.resources.storage is for models that are downloaded: remove it, because a model of pvc:// or file://, or "
