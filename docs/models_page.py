@@ -66,8 +66,9 @@ set. Layers that a repository leaves plain stay plain.
   may change numbers. Take a repository of the same model in one of the layouts above, such as AWQ, GPTQ or
   compressed-tensors W4A16.
 
-[quantize.yaml](../examples/quantize.yaml) makes 4 bits a canary: pairs of responses say what it changes, and reject
-wrong weights.
+[quantize.yaml](../examples/quantize.yaml) makes 4 bits a canary: pairs of responses say what it changes, and a person
+lets it go on. Nothing rejects weights that are wrong, yet give short whole responses: read how many tokens are not its
+first choice.
 
 ## Repositories
 """
