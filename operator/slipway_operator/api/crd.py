@@ -78,7 +78,7 @@ def _column(column: markers.PrinterColumn) -> Node:
 def _root(kind: type, definition: markers.Definition) -> Node:
     """The schema, with what every object has."""
     node = structural(kind)
-    if definition.status:
+    if definition.status and "status" in node["properties"]:
         # Until the operator has read a new object, tools that wait for it must not take it as reconciled.
         node["properties"]["status"]["default"] = {"observedGeneration": -1}
     own = {
