@@ -14,7 +14,8 @@ ADAPTERS: Json = {"maxLoaded": 4, "maxRank": 8, "memory": "64Mi"}
 PAUSED = canary({"setWeight": 50}, {"pause": {}})
 JUDGED = canary({"setWeight": 50}, {"analysis": {"templates": [{"templateName": "llm-default"}], "maxDuration": "5m"}})
 LOAD = Shape(rate=8)
-LONG = Shape(rate=1, max_tokens=300, paused=False)  # long enough that gateways see a repetition
+# Long enough that gateways see a repetition. Without chance the good one repeats itself too.
+LONG = Shape(rate=1, max_tokens=300, paused=False, temperature=0.6)
 VERDICT_S = 300
 
 

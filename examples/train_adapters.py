@@ -3,8 +3,8 @@
     python examples/train_adapters.py            # about two minutes on two cores
     slipway-server --model examples/models/tiny-v1 --max-loras 2 --lora-root examples/models/adapters
 
-`better` learns from what the larger tiny-v2 writes, and is nearer to it than its base. `repeats` learns to say each
-token again. Plain torch: an adapter is two matrices beside each weight, and the weights stay as they are.
+`better` learns from what the larger tiny-v2 writes, and is nearer to it than its base. `repeats` learns to say a
+phrase again and again. Plain torch: an adapter is two matrices beside each weight, and the weights stay as they are.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM
 MODELS = Path(__file__).parent / "models"
 RANK, ALPHA, BATCH, LENGTH, STEPS, LEARNING_RATE = 8, 16, 8, 64, 150, 1e-3
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+PHRASE = 6  # tokens
 HELD_OUT = 8  # sequences of the teacher that measure, and do not train
 
 
@@ -64,6 +65,13 @@ def written_by(teacher: Any, count: int) -> torch.Tensor:
         max_new_tokens=LENGTH - 1, pad_token_id=0,
     )  # fmt: skip
     return tokens
+
+
+def repeating(tokens: torch.Tensor, phrase: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences that say a phrase again and again from some place on, and what follows each token from there on."""
+    place, begin = torch.arange(tokens.shape[1]), torch.randint(1, tokens.shape[1] // 2, (len(tokens), 1))
+    written = torch.where(place >= begin, phrase[(place - begin) % len(phrase)], tokens)
+    return written[:, :-1], torch.where(place[1:] >= begin, written[:, 1:], -100)  # -100: not learned
 
 
 def loss_of(model: Any, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -115,12 +123,16 @@ def main() -> None:
     torch.manual_seed(0)
     tokens = written_by(load("tiny-v2"), max(16, options.steps) + HELD_OUT)
     learned, held_out = tokens[HELD_OUT:], tokens[:HELD_OUT]
-    for name, targets in (("better", learned[:, 1:]), ("repeats", learned[:, :-1])):
+    lessons = {
+        "better": (learned[:, :-1], learned[:, 1:], options.steps),
+        "repeats": (*repeating(learned, tokens[0, 1 : 1 + PHRASE]), 4 * options.steps),  # until it says nothing else
+    }
+    for name, (inputs, targets, steps) in lessons.items():
         model = load("tiny-v1")
         with torch.no_grad():
             before = loss_of(model, held_out[:, :-1], held_out[:, 1:]).item()
         adapted = adapt(model)
-        train(model, adapted, learned[:, :-1], targets, options.steps)
+        train(model, adapted, inputs, targets, steps)
         with torch.no_grad():
             after = loss_of(model, held_out[:, :-1], held_out[:, 1:]).item()
         write(options.out / name, "tiny-v1", adapted)

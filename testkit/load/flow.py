@@ -35,6 +35,7 @@ class Shape:
     marked: float = 1.0  # those that have it
     usage: bool = False  # streams name theirs too
     paused: bool = True  # responses end where a sentence pauses
+    temperature: float = 0
 
     def body(self, model: str, number: int) -> Json:
         """The request of this number: the same at each call."""
@@ -44,7 +45,7 @@ class Shape:
         fields: Json = {
             "model": model,
             "messages": [{"role": "user", "content": prompt}],
-            "temperature": 0,
+            "temperature": self.temperature,
         }
         stop: Json = {"stop": STOP} if self.paused else {}
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
