@@ -15,7 +15,7 @@ PAUSED = canary({"setWeight": 50}, {"pause": {}})
 JUDGED = canary({"setWeight": 50}, {"analysis": {"templates": [{"templateName": "llm-default"}], "maxDuration": "5m"}})
 LOAD = Shape(rate=8)
 # Long enough that gateways see a repetition. Without chance the good one repeats itself too.
-LONG = Shape(rate=1, max_tokens=300, paused=False, temperature=0.6)
+LONG = Shape(rate=1, max_tokens=300, paused=False, temperature=0.5)
 VERDICT_S = 300
 
 
