@@ -135,10 +135,10 @@ def test_a_server_that_fails_is_seen(broken: str) -> None:
 @pytest.mark.timeout(400)
 def test_a_minute_of_hostile_requests_ends_no_engine_and_disturbs_no_client() -> None:
     """Fixed seed, so that what it finds is found again; `make fuzz MINUTES=30` draws more."""
-    report = fuzz(45.0, seed=20261123)
+    report = fuzz(70.0, seed=20261123)
     assert all(bar["ok"] for bar in report["bars"]), json.dumps(report, indent=1)[:6000]
     row, *parts = report["rows"]
-    # A busy machine sends some 1,300 of them, which have two in three of all fields.
-    assert row["requests"] > 300 and row["fields_covered"] > 0.6 * row["fields"]
+    # A slow machine sends some 2,000 of them, which have four in five of all fields.
+    assert row["requests"] > 300 and row["fields_covered"] > 0.7 * row["fields"]
     assert all(part["examples"] > 10 for part in parts)
     assert {"frames: closed", "frames: open"} <= row["endings"].keys()

@@ -77,7 +77,7 @@ def test_each_goes_through_a_rollout_beside_the_demo_and_the_quickstart(name: st
 def test_all_together_fit() -> None:
     models = [DEMO, *EXAMPLES.values()]
     demand = sum((_of_model(obj, rolling=False) for obj in models), _of_the_rest())
-    assert 1 <= Fraction(demand["cpu"]) <= CORES and demand["memory"] <= 20 * GIB, demand
+    assert 1 <= Fraction(demand["cpu"]) <= CORES and demand["memory"] <= 16 * GIB, demand
 
 
 def test_none_takes_the_name_of_another_or_of_the_demo() -> None:
