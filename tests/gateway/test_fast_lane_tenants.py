@@ -235,7 +235,7 @@ async def test_what_a_table_of_tenants_says_is_in_force_at_once() -> None:
                 assert (await read_response(reader))[0] == status
                 await drop(writer)
         await until_async(lambda: fast(gates[1]) == 5)
-        assert gates[0].outcomes() == gates[1].outcomes()
+        await until_async(lambda: gates[0].outcomes() == gates[1].outcomes())
 
 
 async def test_a_key_of_two_tenants_is_the_older_ones() -> None:
