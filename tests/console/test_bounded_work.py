@@ -163,7 +163,7 @@ async def test_a_place_comes_back_also_when_its_holder_is_cancelled() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    async with asyncio.timeout(1), few.of("u"), few.of("u"), few.of("u"):
+    async with asyncio.timeout(20), few.of("u"), few.of("u"), few.of("u"):
         pass
 
 

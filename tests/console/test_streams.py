@@ -131,4 +131,4 @@ async def test_open_pages_do_not_hold_up_the_end_of_the_process(
             answer = await stack.enter_async_context(client.get(f"/deployments/{namespace}/chat/stream"))
             assert await next_of(events(answer), "sections")
             began_s = time.monotonic()
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 30, "less than --poll"

@@ -184,8 +184,7 @@ async def test_any_stream_is_passed_on_as_python_does(
         assert values(plane, "recounts_total").keys() == {"same"}
         assert sum(ends(plane).values()) == len(bodies)
         if parts is TAME:
-            await asyncio.sleep(0.3)
-            assert without_itl(plane) == without_itl(python)
+            await until_async(lambda: without_itl(plane) == without_itl(python))
 
 
 def without_itl(gate: Gateway) -> dict[str, float]:

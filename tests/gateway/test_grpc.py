@@ -183,11 +183,11 @@ async def test_a_cancelled_call_is_cancelled_at_its_server() -> None:
 async def test_the_deadline_of_a_call_ends_it_and_its_server_knows_it() -> None:
     async with upstream(hang) as server, grpc_gateway() as made:
         made.gate.route((LEFT, 100, [server.url]))
-        assert (await made.failure("ModelInfer", infer(), timeout=1.0))[0] == "DEADLINE_EXCEEDED"
+        assert (await made.failure("ModelInfer", infer(), timeout=3.0))[0] == "DEADLINE_EXCEEDED"
         await until_async(lambda: server.cancelled)
         left = server.seen[0].headers["grpc-timeout"]
         # gRPC writes a deadline with few digits, and rounds it up.
-        assert left.endswith("m") and 0 < int(left[:-1]) <= 1100
+        assert left.endswith("m") and 0 < int(left[:-1]) <= 3300
 
 
 async def test_a_retry_goes_to_another_endpoint() -> None:

@@ -122,8 +122,9 @@ async def test_retries_and_fallbacks_do_not_multiply_the_load_beyond_the_budget(
         publish(gate, [large.url], [small.url], retry_budget=RetryBudget(0, 2))
         running = [asyncio.create_task(answered(gate, ASK)) for _ in range(10)]
         await until_async(lambda: len(large.seen) == 10 and gate.balancer.retry_budgets.active("ns/large") == 2)
-        done, waiting = await asyncio.wait(running, timeout=0.3)
-        assert len(small.seen) == 2 == len(waiting) and {(await one)[0] for one in done} == {500}
+        await until_async(lambda: sum(task.done() for task in running) == 8 and len(small.seen) == 2)
+        waiting = [task for task in running if not task.done()]
+        assert {(await task)[0] for task in running if task.done()} == {500}
         gone.set()
         assert [(await one)[0] for one in waiting] == [200, 200]
         assert not gate.balancer.retry_budgets.active("ns/large")
@@ -150,11 +151,11 @@ async def test_a_fallback_that_hangs_is_left_in_the_same_time_and_the_whole_requ
         return web.json_response({})
 
     began_s = asyncio.get_running_loop().time()
-    async with two(hangs, hangs, request_timeout_s=5) as (gate, (large, small)):
+    async with two(hangs, hangs, request_timeout_s=30) as (gate, (large, small)):
         publish(gate, [large.url], [small.url], first_byte_seconds=0.3)
         assert (await answered(gate, ASK))[0] == 504
         assert (len(large.seen), len(small.seen)) == (1, 1)
-    assert asyncio.get_running_loop().time() - began_s < 4
+    assert asyncio.get_running_loop().time() - began_s < 25
 
 
 # -- degradation

@@ -159,7 +159,7 @@ async def test_an_answer_whose_write_is_not_made_in_time_says_so(keys_file: str,
         finally:
             process.send_signal(signal.SIGCONT)
         assert [(answer.store, answer.output_text != "") for answer in answers] == [(False, True)] * 2
-        assert 1.9 < took_s < 4
+        assert 1.9 < took_s < 20, "the process stands still until then"
         assert here.turns("away") == 2
         await here.process.end()
         with pytest.raises(openai.InternalServerError) as refused:
@@ -206,7 +206,7 @@ async def test_bodies_of_turns_that_arrive_have_places(keys_file: str, tmp_path:
         url = f"http://127.0.0.1:{port}{TURNS_PATH}"
         slow = [asyncio.create_task(session.post(url, data=trickling(), **sent)) for _ in range(MAX_CONTEXTS)]
         try:
-            ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+            ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED, timeout=60)
             assert {task.result().status for task in ended} == {429}
         finally:
             for task in slow:

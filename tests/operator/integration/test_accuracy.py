@@ -151,7 +151,8 @@ async def test_a_label_shift_after_restarts_is_an_alarm_and_goes_back_to_a_revis
                 "v1 serves again", lambda now: now["stableRevision"] == v1 and now["phase"] == "Healthy"
             )
             await asyncio.sleep(3)
-        assert set(served) == {200} and served[200] > 20
+            await until_async(lambda: served.total() > 20, "predictions")
+        assert set(served) == {200}
         assert reason_of(back) == "RolledBack" and back["accuracy"]["rollback"] == f"{v2}/{v1}"
         right, wrong = labels_of(back, v2)
         assert right + wrong == 2 * LABELS and wrong >= LABELS, "none is lost, and none counts twice"

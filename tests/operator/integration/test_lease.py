@@ -165,16 +165,16 @@ async def test_a_write_has_a_deadline_at_the_api_server_too(client, chat, namesp
 
 
 async def test_an_unanswered_write_is_waited_for_before_the_lease_is_released(client, chat, namespace):
-    async with Client(client._api.configuration, write_timeout_s=0.6, attempts=1) as bounded:
+    async with Client(client._api.configuration, write_timeout_s=3.0, attempts=1) as bounded:
         began = time.monotonic()
 
         async def lost(*_):
             raise TimeoutError
 
         await bounded.settle()
-        assert time.monotonic() - began < 0.3
+        assert time.monotonic() - began < 3.0
         bounded._exchange = lost
         with pytest.raises(ApiError):
             await bounded.patch(MODEL_DEPLOYMENTS, namespace, "chat", {"spec": {"replicas": 2}})
         await bounded.settle()
-        assert time.monotonic() - began >= 0.6
+        assert time.monotonic() - began >= 3.0
