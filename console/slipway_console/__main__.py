@@ -12,6 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from slipway_process import logs
+from slipway_process.network.connections import ConnectionLimit
 from slipway_process.network.http_server import HttpRunner, ServerConnection
 from slipway_process.network.mutual_tls import UnusableCertificate
 from slipway_process.network.port_tls import listener_context
@@ -20,7 +21,7 @@ from .access.api_server import ApiServer, open_session
 from .access.batches import Batches
 from .access.identity_provider import Client, IdentityProvider, open_provider_session
 from .serving.app import admin_app, public_app
-from .serving.connections import KEEPALIVE_S, Door, TrustedProxies
+from .serving.connections import KEEPALIVE_S, TrustedProxies, connection_limit
 from .serving.sign_in import CALLBACK
 from .settings import ConsoleSettings, UnusableSettings
 
@@ -62,8 +63,8 @@ async def run(settings: ConsoleSettings) -> None:
         batches = Batches(session, settings.jobs_url) if settings.jobs_url else None
         proxies = TrustedProxies([ipaddress.ip_network(text) for text in settings.trusted_proxies])
         app = public_app(settings, api, provider=provider, batches=batches, proxies=proxies)
-        door = Door(settings.max_connections, proxies)
-        public = await _listen(app, settings.host, settings.port, context, door)
+        limit = connection_limit(settings.max_connections, proxies)
+        public = await _listen(app, settings.host, settings.port, context, limit)
         log.info("listening", extra={"pages": public.addresses, "admin": admin.addresses})
         try:
             await stop.wait()
@@ -101,14 +102,18 @@ def _secret(file: str) -> str:
 
 
 async def _listen(
-    app: web.Application, host: str, port: int, context: ssl.SSLContext | None = None, door: Door | None = None
+    app: web.Application,
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None = None,
+    limit: ConnectionLimit | None = None,
 ) -> web.AppRunner:
-    """Opens a port. `door`: bounds its connections."""
+    """Opens a port. `limit`: of its connections."""
     quiet = logging.getLogger("slipway_console.http")
     quiet.setLevel(logging.CRITICAL)
     runner = HttpRunner(
         app,
-        door.connection if door else ServerConnection,
+        limit.connection if limit else ServerConnection,
         keepalive_timeout=KEEPALIVE_S,
         access_log=None,
         logger=quiet,

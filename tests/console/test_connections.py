@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from slipway_console.serving import connections
-from slipway_console.serving.connections import Door, TrustedProxies
+from slipway_console.serving.connections import TrustedProxies, connection_limit
 from slipway_console.serving.sign_in import MOST_SIGN_INS
+from slipway_process.network import connections
 from slipway_process.network.http_server import HttpRunner
 from testkit.until import until_async
 from tests.console.world import Console, running_console
@@ -32,10 +32,10 @@ async def opened(port: int, count: int, address: str) -> AsyncIterator[list[Stre
             writer.transport.abort()
 
 
-async def first_line(reader: asyncio.StreamReader) -> bytes:
+async def first_line(reader: asyncio.StreamReader, within_s: float = 0.5) -> bytes:
     """What came within a moment; empty: nothing."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(within_s):
             return await reader.readline()
     return b""
 
@@ -45,7 +45,7 @@ async def test_one_address_leaves_connections_for_others(api_server: Path, tmp_p
     with running_console(api_server, tmp_path, "--max-connections=8") as console:
         port = int(console.url.rpartition(":")[2])
         async with opened(port, 12, "127.0.0.2") as streams:
-            lines = await asyncio.gather(*(first_line(reader) for reader, _ in streams))
+            lines = await asyncio.gather(*(first_line(reader, 3.0) for reader, _ in streams))
             assert [line.split()[1:2] for line in lines].count([b"503"]) == 6
             async with aiohttp.ClientSession() as client, client.get(f"{console.url}/sign-in") as answer:
                 assert answer.status == 200
@@ -68,7 +68,7 @@ async def test_sign_ins_behind_a_trusted_proxy_count_for_its_clients(
         async with opened(port, MOST_SIGN_INS, "127.0.0.1") as streams:
             for _, writer in streams:
                 writer.write(head(console, "203.0.113.7") + b"token=")
-            lines = await asyncio.gather(*(first_line(reader) for reader, _ in streams))
+            lines = await asyncio.gather(*(first_line(reader, 3.0) for reader, _ in streams))
             assert [line.split()[1:2] for line in lines].count([b"429"]) == MOST_SIGN_INS // 4
             async with opened(port, 1, "127.0.0.1") as [(reader, writer)]:
                 writer.write(head(console, "198.51.100.1") + b"token=" + b"x" * 94)
@@ -108,10 +108,10 @@ def test_the_client_is_the_last_address_that_is_no_trusted_proxy(peer: str, head
 
 
 def test_a_trusted_proxy_may_have_all_connections() -> None:
-    door = Door(8, PROXIES)
-    assert [door.enter("10.0.0.1") for _ in range(9)] == [""] * 8 + [None]
-    door.leave("")
-    assert door.enter("192.0.2.1") == "192.0.2.1"
+    limit = connection_limit(8, PROXIES)
+    assert [limit.take("10.0.0.1") for _ in range(9)] == [""] * 8 + [None]
+    limit.give_back("")
+    assert limit.take("192.0.2.1") == "192.0.2.1"
 
 
 async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.Monk
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text="yes")
 
-    app, door = web.Application(), Door(4, TrustedProxies())
+    app, limit = web.Application(), connection_limit(4, TrustedProxies())
     app.router.add_get("/", answer)
-    runner = HttpRunner(app, door.connection)
+    runner = HttpRunner(app, limit.connection)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
@@ -137,4 +137,4 @@ async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.Monk
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 " in await reader.readline()
     await runner.cleanup()
-    assert door.enter("127.0.0.1") is not None
+    assert limit.take("127.0.0.1") is not None

@@ -10,6 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from devcluster.ports import reserve_port
+from slipway_operator.control_api import server
 from slipway_operator.control_api.app import MOST_OF_A_CALLER, MOST_OF_AN_ADDRESS, PATH, ControlRoutes
 from slipway_operator.control_api.caller import Caller, CallerClient, open_session
 from slipway_operator.kube.errors import NotFound
@@ -223,19 +224,57 @@ def test_the_service_accounts_of_a_namespace_share_their_places():
     assert taken[:-1] == [""] * MOST_OF_A_CALLER and taken[-1]
 
 
+async def test_one_address_leaves_connections_for_others(client, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
+    port, (certificate_file, key_file) = reserve_port(), certificate_files(tmp_path)
+    api = server.ControlApi(client, port, str(certificate_file), str(key_file), lambda route, status: None)
+    running, context = asyncio.create_task(api.run()), ssl.create_default_context(cafile=certificate_file)
+
+    async def opened(address):
+        """A connection, and what the other end sends without a request within a moment."""
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=context, local_addr=(address, 0))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                return writer, await reader.readline()
+        return writer, b""
+
+    async def is_served():
+        with contextlib.suppress(OSError):
+            (await opened("127.0.0.3"))[0].transport.abort()
+            return True
+        return False
+
+    try:
+        await until_async(is_served, "it is served")
+        connections = await asyncio.gather(*(opened("127.0.0.2") for _ in range(9)))
+        assert sorted(line for _, line in connections) == [b""] * 6 + [b"HTTP/1.1 503 Service Unavailable\r\n"] * 3
+        writer, line = await opened("127.0.0.3")
+        assert line == b"", "the rest is for other addresses"
+        for open_writer in (writer, *(writer for writer, _ in connections)):
+            open_writer.transport.abort()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def certificate_files(folder):
+    """(certificate, its key) of localhost."""
+    made = certificate.make("localhost", datetime.now(UTC))
+    for name, text in (("tls.crt", made.certificate), ("tls.key", made.key)):
+        (folder / name).write_text(text)
+    return folder / "tls.crt", folder / "tls.key"
+
+
 class TestWithAnOperator:
     """The whole way: an operator with TLS, and a gateway that acknowledges the split."""
 
     @pytest.fixture
     def operator_flags(self, tmp_path):
-        made = certificate.make("localhost", datetime.now(UTC))
-        (tmp_path / "tls.crt").write_text(made.certificate)
-        (tmp_path / "tls.key").write_text(made.key)
-        self.port, self.ca = reserve_port(), tmp_path / "tls.crt"
+        self.port, (self.ca, key_file) = reserve_port(), certificate_files(tmp_path)
         return (
             f"--control-api-port={self.port}",
             f"--control-api-cert-file={self.ca}",
-            f"--control-api-key-file={tmp_path / 'tls.key'}",
+            f"--control-api-key-file={key_file}",
         )
 
     async def test_the_split_is_that_which_gateways_have(self, client, cluster, namespace):
