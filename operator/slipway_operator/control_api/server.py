@@ -69,7 +69,7 @@ class ControlApi(Component):
                 await runner.cleanup()
 
 
-async def _listen(runner: HttpRunner, port: int, context: ssl.SSLContext) -> None:
+async def _listen(runner: HttpRunner, port: int, context: ssl.SSLContext | None) -> None:
     """Serves until it is cancelled. aiohttp's own site has no limit of a handshake's time but asyncio's minute."""
     assert runner.server is not None
     listener = await asyncio.get_running_loop().create_server(
