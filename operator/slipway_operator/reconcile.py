@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from http import HTTPStatus
 
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.v1alpha1.status import Decision, Status
 from slipway_operator.component import Component, NotYet, ReconciledDeployment, each
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
+from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.reading.objects import ObjectReader
 from slipway_operator.kube.reading.observe import Observer
 from slipway_operator.kube.writing import apply, events
@@ -185,8 +186,7 @@ class Reconciler:
 
     async def _execute(self, deployment: ReconciledDeployment, planned: Plan, now: datetime) -> bool:
         """Execute the plan, after what pods need is written; returns False when only an Event could not be posted."""
-        for component in self._components:
-            await component.before(deployment, planned)
+        await self._prepare(deployment, planned)
         try:
             reported = await apply.execute(self._client, deployment.obj, planned, now)
         except apply.NameTaken as error:
@@ -194,6 +194,17 @@ class Reconciler:
             raise Stale(error.message) from error
         self._metrics.happened(planned.events)
         return reported
+
+    async def _prepare(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        """Write what pods need. Raises CannotCreate, as for a child: an admission webhook that is down may be why."""
+        try:
+            for component in self._components:
+                await component.before(deployment, planned)
+        except Leaving:
+            raise
+        except (Refused, Unavailable) as error:
+            status = error.status if isinstance(error, Refused) else HTTPStatus.SERVICE_UNAVAILABLE
+            raise apply.CannotCreate(status, f"what pods need cannot be written: {error}") from error
 
     def _act(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
         """Let components act on the status that was written; returns the seconds until the next reconcile, if any."""

@@ -1,13 +1,14 @@
 """The release's keys on a real API server: the operator makes, publishes and keeps them with the rights it is given."""
 
 import base64
+import contextlib
 import json
 
 import pytest
 
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import NotFound, Refused
+from slipway_operator.kube.errors import NotFound, Refused, Unavailable
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, SECRETS
 from slipway_operator.manifests.pods.tenant_key import NAME, namespace_secret
 from slipway_operator.model.cluster import keys
@@ -59,6 +60,47 @@ async def test_operator_creates_publishes_and_keeps_keys(cluster, chat):
     again = await found(cluster.client, cluster.namespace, NAME)
     assert again["data"] == given["data"]
     assert (await found(cluster.client, cluster.namespace, RELEASE))["data"] == release["data"]
+
+
+async def test_a_webhook_that_lets_no_key_be_written_is_shown_in_the_status(cluster, client, chat):
+    await cluster.reaches("healthy", lambda status: status.get("phase") == "Healthy")
+    await cluster.operator.kill()
+    given = await client.get(SECRETS, cluster.namespace, NAME)
+    async with broken_webhook(client, cluster.namespace):
+        await client.delete(SECRETS, cluster.namespace, NAME, given["metadata"]["uid"])
+        await cluster.operator.start()
+        await client.patch(MODEL_DEPLOYMENTS, cluster.namespace, "chat", {"spec": {"model": {"version": "v2"}}})
+        wanted = "what pods need cannot be written: "
+        status = await cluster.reaches("it is said", lambda status: wanted in status.get("message", ""))
+        assert "secrets.broken.test" in status["message"], "the webhook is named"
+    await found(client, cluster.namespace, NAME)
+    await cluster.reaches("healthy again", lambda status: wanted not in status.get("message", ""))
+
+
+@contextlib.asynccontextmanager
+async def broken_webhook(client, namespace):
+    """An admission webhook of Secrets of the namespace that does not answer."""
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    webhook = {
+        "name": "secrets.broken.test", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://127.0.0.1:1/"}, "timeoutSeconds": 1, "failurePolicy": "Fail",
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"], "operations": ["CREATE"]}],
+    }  # fmt: skip
+    await client.request("POST", path, [], {"metadata": {"name": f"broken-{namespace}"}, "webhooks": [webhook]})
+    try:
+
+        async def is_in_force():
+            try:
+                await client.create(SECRETS, {"metadata": {"generateName": "probe-", "namespace": namespace}})
+            except Unavailable:
+                return True
+            return False
+
+        await until_async(is_in_force, "the webhook is in force")
+        yield
+    finally:
+        await client.request("DELETE", f"{path}/broken-{namespace}", [])
 
 
 async def test_the_rights_are_for_these_secrets_alone(client, namespace, api_server, tmp_path, monkeypatch):
