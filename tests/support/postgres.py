@@ -1,4 +1,4 @@
-"""A real PostgreSQL server, from a wheel, on a free port of loopback."""
+"""A real PostgreSQL server, from a wheel, on a free port of loopback, or of an address that pods of a cluster reach."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from devcluster.ports import reserve_port
 
+LOOPBACK = "127.0.0.1"
 _UNPRIVILEGED_UID = 65534  # an account that owns no files, on Debian and others
 
 
@@ -35,10 +36,10 @@ def _unprivileged() -> dict[str, int]:
 class Postgres:
     """One server; `url` names its database. It can be stopped and started again."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
+        self._folder, self._host = folder, host
         self._port = reserve_port()
-        self.url = f"postgresql://slipway:slipway@127.0.0.1:{self._port}/postgres"
+        self.url = f"postgresql://slipway:slipway@{host}:{self._port}/postgres"
         self._process: subprocess.Popen[bytes] | None = None
         password = folder / "password"
         password.write_text("slipway")
@@ -47,10 +48,13 @@ class Postgres:
             for path in (folder, password):
                 os.chown(path, owner["user"], owner["group"])
         self._run("initdb", "-D", str(folder / "data"), "-U", "slipway", "--auth=scram-sha-256", f"--pwfile={password}")
+        if host != LOOPBACK:
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all all scram-sha-256\n")
 
     def start(self) -> None:
         # Without fsync: what is tested is a killed gateway, not a lost machine.
-        options = ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-k", str(self._folder)]
+        options = ["-c", f"listen_addresses={self._host}", "-c", "fsync=off", "-k", str(self._folder)]
         command = [str(_programs() / "postgres"), "-D", str(self._folder / "data"), "-p", str(self._port), *options]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(  # type: ignore[call-overload]
@@ -59,7 +63,7 @@ class Postgres:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             ready = subprocess.run(
-                [str(_programs() / "pg_isready"), "-h", "127.0.0.1", "-p", str(self._port)], capture_output=True
+                [str(_programs() / "pg_isready"), "-h", self._host, "-p", str(self._port)], capture_output=True
             )
             if ready.returncode == 0:
                 return
@@ -80,10 +84,10 @@ class Postgres:
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres(host: str = LOOPBACK) -> Iterator[Postgres]:
     # Not pytest's folder: an unprivileged user cannot enter it.
     folder = Path(tempfile.mkdtemp(prefix="slipway-postgres-"))
-    server = Postgres(folder)
+    server = Postgres(folder, host)
     try:
         server.start()
         yield server

@@ -1,4 +1,4 @@
-"""Real Redis and Valkey servers, from wheels, on free ports of loopback: one, or a primary with Sentinels."""
+"""Real Redis and Valkey servers, from wheels, on free ports of this machine: one, or a primary with Sentinels."""
 
 import contextlib
 import shutil
@@ -33,15 +33,22 @@ def program(kind: str = REDIS) -> Path:
 class RedisServer:
     """One server. It can be killed and started again, empty, and frozen. `options`: more of its command line."""
 
-    def __init__(self, folder: Path, kind: str = REDIS, options: tuple[str, ...] = (), port: int | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        kind: str = REDIS,
+        options: tuple[str, ...] = (),
+        port: int | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        self._folder, self._host = folder, host
         self._program, self._options = program(kind), options
         self.port = port or reserve_port()
-        self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
+        self.url = f"redis://:{PASSWORD}@{host}:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
+        options = ["--bind", self._host, "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
         self._start(["--port", str(self.port), "--dir", str(self._folder), *options, *self._options])
 
     def _start(self, arguments: list[str]) -> None:
@@ -49,7 +56,7 @@ class RedisServer:
             self._process = subprocess.Popen([str(self._program), *arguments], stdout=log, stderr=log)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            with contextlib.suppress(OSError), socket.create_connection((self._host, self.port), 1):
                 return
             time.sleep(0.02)
         raise AssertionError(self._log.read_text())
@@ -117,9 +124,11 @@ class SentinelGroup:
 
 
 @contextlib.contextmanager
-def redis_server(kind: str = REDIS, *options: str, port: int | None = None) -> Iterator[RedisServer]:
+def redis_server(
+    kind: str = REDIS, *options: str, port: int | None = None, host: str = "127.0.0.1"
+) -> Iterator[RedisServer]:
     with _folder() as folder:
-        server = RedisServer(folder, kind, options, port)
+        server = RedisServer(folder, kind, options, port, host)
         try:
             server.start()
             yield server
