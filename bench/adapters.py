@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 from bench.engine.shapes import SHAPES, Shape
+from bench.gpu.roofline import config_of
+from bench.random_weights import RandomWeights
 from slipway_process import machine
 from slipway_server.engine.adapters.loader import AdapterLoader, LoadedAdapter
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
@@ -34,61 +36,15 @@ STEP_TARGET_S = 0.18  # of answers, on a CPU: `scheduling.budget.CPU_TIMES`
 BARS = {"none": 0.99, "one": 0.95, "eight of what bytes allow": 0.9, "longest gap by the step target": 1.25}
 
 
-class RandomWeights:
-    """In place of a checkpoint: each tensor is drawn when it is taken."""
-
-    def __init__(self, sizes: dict[str, tuple[int, ...]]) -> None:
-        self._sizes = sizes
-
-    def take(self, name: str) -> torch.Tensor:
-        size = self._sizes[next(end for end in self._sizes if name.endswith(end))]
-        if len(size) == 1:
-            return torch.ones(size, dtype=torch.bfloat16)
-        return torch.empty(size, dtype=torch.bfloat16).uniform_(-0.03, 0.03)
-
-    def take_linear(self, module: str, outputs: int, inputs: int) -> torch.Tensor:
-        return self.take(f"{module}.weight")
-
-    def take_if_there(self, name: str) -> None:
-        return None
-
-
-def config_of(shape: Shape) -> dict[str, Any]:
-    return {
-        "model_type": "qwen3",
-        "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_size,
-        "intermediate_size": shape.inner,
-        "vocab_size": shape.vocabulary,
-        "tie_word_embeddings": True,
-    }
-
-
 def decoder_of(shape: Shape, room: AdapterRoom, *, int8: bool) -> Decoder:
     return decoder_with(shape, NativeKernels(machine.cores(), int8=int8, adapters=room), ROWS)
 
 
 def decoder_with(shape: Shape, kernels: NativeKernels, rows: int) -> Decoder:
     """A decoder with random weights, and a cache for `rows` answers."""
-    size, q, kv = shape.head_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    sizes = {
-        "embed_tokens.weight": (shape.vocabulary, shape.hidden),
-        "q_proj.weight": (q, shape.hidden),
-        "k_proj.weight": (kv, shape.hidden),
-        "v_proj.weight": (kv, shape.hidden),
-        "o_proj.weight": (shape.hidden, q),
-        "gate_proj.weight": (shape.inner, shape.hidden),
-        "up_proj.weight": (shape.inner, shape.hidden),
-        "down_proj.weight": (shape.hidden, shape.inner),
-        "q_norm.weight": (size,),
-        "k_norm.weight": (size,),
-        "norm.weight": (shape.hidden,),
-    }
-    weights: Any = RandomWeights(sizes | {"layernorm.weight": (shape.hidden,)})
-    decoder = Decoder(shape_of(config_of(shape), CONTEXT), weights, kernels, CONTEXT)
+    layers = shape_of(config_of(shape), CONTEXT)
+    weights: Any = RandomWeights(layers)
+    decoder = Decoder(layers, weights, kernels, CONTEXT)
     kernels.reserve(rows * CONTEXT // BLOCK_TOKENS)
     return decoder
 

@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
-from bench.adapters import RandomWeights, config_of
 from bench.engine.shapes import SHAPES, Shape
+from bench.gpu.roofline import config_of
 from bench.page import publish, table
+from bench.random_weights import RandomWeights
 from slipway_process import machine
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
@@ -35,7 +36,7 @@ from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.kernels.native import NativeKernels
 from slipway_server.models.decoder import Decoder
-from slipway_server.models.families import shape_of
+from slipway_server.models.families import DecoderShape, shape_of
 from slipway_server.settings import ServerSettings
 from testkit.report import Bar, Json, report
 
@@ -49,22 +50,8 @@ BARS = {"copying": 1.6, "fresh": 0.97, "misleading": 0.97}
 class TextWeights(RandomWeights):
     """Random weights of a model that continues its text: the head takes the embedding of the token before."""
 
-    def __init__(self, shape: Shape) -> None:
-        size, q, kv = shape.head_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-        super().__init__(
-            {
-                "q_proj.weight": (q, shape.hidden),
-                "k_proj.weight": (kv, shape.hidden),
-                "v_proj.weight": (kv, shape.hidden),
-                "o_proj.weight": (shape.hidden, q),
-                "gate_proj.weight": (shape.inner, shape.hidden),
-                "up_proj.weight": (shape.inner, shape.hidden),
-                "down_proj.weight": (shape.hidden, shape.inner),
-                "q_norm.weight": (size,),
-                "k_norm.weight": (size,),
-                "norm.weight": (shape.hidden,),
-            }
-        )
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__(shape)
         self._embedding = torch.empty(shape.vocabulary, shape.hidden, dtype=torch.bfloat16).uniform_(-0.03, 0.03)
 
     def take(self, name: str) -> torch.Tensor:
@@ -101,9 +88,9 @@ def prompt_of(shape: Shape, load: str, number: int) -> tuple[int, ...]:
 
 
 def runner_of(shape: Shape, slots: int, threads: int, *, int8: bool) -> DecoderRunner:
-    weights: Any = TextWeights(shape)
-    config = config_of(shape) | {"tie_word_embeddings": False}
-    decoder = Decoder(shape_of(config, CONTEXT), weights, NativeKernels(threads, int8=int8), CONTEXT)
+    layers = shape_of(config_of(shape) | {"tie_word_embeddings": False}, CONTEXT)
+    weights: Any = TextWeights(layers)
+    decoder = Decoder(layers, weights, NativeKernels(threads, int8=int8), CONTEXT)
     return DecoderRunner(decoder, slots=slots, context_tokens=CONTEXT, blocks=slots * CONTEXT // BLOCK_TOKENS)
 
 

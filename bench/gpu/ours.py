@@ -11,6 +11,7 @@ import torch
 
 from bench.engine.shapes import Shape
 from bench.gpu.roofline import config_of
+from bench.random_weights import RandomWeights
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
@@ -19,49 +20,10 @@ from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS, Kernels
 from slipway_server.kernels.in_triton import TritonKernels
 from slipway_server.models.decoder import Decoder
-from slipway_server.models.families import DecoderShape, shape_of
+from slipway_server.models.families import shape_of
 
 STEP_TOKENS = 8192
 WARM_STEPS, STEPS = 4, 32
-SCALE = 0.02  # of weights: as models are initialised
-
-
-class RandomWeights:
-    """In place of `models.weights.Weights`: any name is there, in the shape that the decoder gives it."""
-
-    def __init__(self, shape: DecoderShape, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype, self._device = dtype, device
-        self._random = torch.Generator(device).manual_seed(0)
-        self._shapes = _shapes(shape)
-
-    def take(self, name: str) -> torch.Tensor:
-        size = self._shapes[name.removesuffix(".weight").rsplit(".", 1)[-1]]
-        if len(size) == 1:
-            return torch.ones(size, dtype=self._dtype, device=self._device)
-        made = torch.empty(size, dtype=self._dtype, device=self._device)
-        return made.normal_(std=SCALE, generator=self._random)
-
-    def take_linear(self, module: str, outputs: int, inputs: int) -> torch.Tensor:
-        return self.take(f"{module}.weight")
-
-    def take_if_there(self, name: str) -> None:
-        """Of biases: there are none."""
-
-
-def _shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    hidden, queries, cached = shape.hidden, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    norms = ("input_layernorm", "post_attention_layernorm", "norm")
-    return {
-        **dict.fromkeys(norms, (hidden,)),
-        **dict.fromkeys(("q_norm", "k_norm"), (shape.head_size,)),
-        **dict.fromkeys(("k_proj", "v_proj"), (cached, hidden)),
-        **dict.fromkeys(("gate_proj", "up_proj"), (shape.inner, hidden)),
-        "q_proj": (queries, hidden),
-        "o_proj": (hidden, queries),
-        "down_proj": (hidden, shape.inner),
-        "embed_tokens": (shape.vocabulary, hidden),
-        "lm_head": (shape.vocabulary, hidden),
-    }
 
 
 def decoder_of(config: dict[str, Any], kernels: Kernels, context_tokens: int) -> Decoder:

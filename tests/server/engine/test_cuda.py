@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.gpu.ours import RandomWeights
+from bench.random_weights import RandomWeights
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
