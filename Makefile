@@ -166,6 +166,10 @@ batches: setup ## on a real cluster: a batch during a rollout, its process ends 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_jobs.py -s
 
+tenants: setup ## on a real cluster: two gateways count limits in a Redis and bills in a PostgreSQL, while a gateway and the Redis go (two minutes)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_tenants.py -s
+
 internal-tls: setup ## on a real cluster: TLS inside the release is turned on while a model serves, and its authority rotated (ten minutes)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_internal_tls.py -s
