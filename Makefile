@@ -166,6 +166,10 @@ batches: setup ## on a real cluster: a batch during a rollout, its process ends 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_jobs.py -s
 
+standby: setup ## on a real cluster: two operators, a helm upgrade and the end of the one that writes in the middle of a canary (three minutes)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_standby.py -s
+
 tenants: setup ## on a real cluster: two gateways count limits in a Redis and bills in a PostgreSQL, while a gateway and the Redis go (two minutes)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_tenants.py -s

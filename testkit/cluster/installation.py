@@ -58,7 +58,7 @@ class Installation:
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(component) if is_ready(pod)}
 
     def kill(self, pod: str) -> None:
-        """SIGKILL, without a word to the process."""
+        """A forced deletion, as of a pod whose node is lost: SIGTERM, and SIGKILL two seconds later."""
         self.kube.kubectl("delete", "pod", pod, "--namespace", SYSTEM, "--grace-period=0", "--force", "--wait=false")
 
     def dismiss(self, pod: str) -> None:
