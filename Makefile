@@ -170,6 +170,10 @@ standby: setup ## on a real cluster: two operators, a helm upgrade and the end o
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_standby.py -s
 
+registry: setup ## on a real cluster with a real MLflow server: an alias that moves is promoted, one that moves to a broken version rolled back (five minutes)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_registry.py -s
+
 tenants: setup ## on a real cluster: two gateways count limits in a Redis and bills in a PostgreSQL, while a gateway and the Redis go (two minutes)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_tenants.py -s

@@ -25,12 +25,8 @@ START_S = 240.0  # it makes its database, and imports much
 class Mlflow:
     """A tracking server that keeps its artifacts itself."""
 
-    port: int
+    url: str
     log: Path
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def call(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call its REST API; raises HTTPError."""
@@ -78,16 +74,27 @@ class Mlflow:
 
 
 @contextlib.contextmanager
-def mlflow(folder: Path) -> Iterator[Mlflow]:
-    """A server whose database and files are in `folder`."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
+def mlflow(folder: Path, host: str = "127.0.0.1", *names: str) -> Iterator[Mlflow]:
+    """A server whose database and files are in `folder`. `names`: HOST:PORT by which others reach it."""
+    with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
+    url = f"http://{host}:{port}"
     command = [
         str(environment("mlflow", REQUIREMENTS, "--no-deps") / "bin" / "mlflow"),
-        *("server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--serve-artifacts"),
+        *(
+            "server",
+            "--host",
+            host,
+            "--port",
+            str(port),
+            "--allowed-hosts",
+            ",".join((f"{host}:{port}", *names)),
+            "--workers",
+            "1",
+            "--serve-artifacts",
+        ),
         *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", f"{folder}/artifacts"),
     ]
     variables = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "HOME": str(folder)}
-    url = f"http://127.0.0.1:{port}"
     with running(Launch(command, variables, url, f"{url}/health"), folder / "mlflow.log", START_S):
-        yield Mlflow(port, folder / "mlflow.log")
+        yield Mlflow(url, folder / "mlflow.log")
