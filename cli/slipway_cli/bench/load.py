@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from slipway_cli.bench.sample import Sample
-from slipway_cli.sizing.steps import Step
+from slipway_cli.sizing.steps import LEAST_REQUESTS, Step
 
 Send = Callable[[int], Awaitable[Sample]]
 
@@ -23,10 +23,14 @@ _MOST_CAUSES = 16
 
 @dataclass(slots=True)
 class Window:
-    """Requests that begin while it is open. `changed` is set when it may be over."""
+    """Requests that begin while it is open: at most `most`, and `least` however long they take.
+
+    `changed` is set when it may be over.
+    """
 
     most: int
     most_errors: float
+    least: int = 0
     counted: int = 0
     pending: int = 0
     is_open: bool = True
@@ -40,6 +44,8 @@ class Window:
             return False
         self.counted += 1
         self.pending += 1
+        if self.counted >= self.least:
+            self.changed.set()
         return True
 
     def end(self, sample: Sample, took_s: float) -> None:
@@ -78,14 +84,17 @@ class Load:
     async def step(
         self, concurrency: int, settle_s: float, step_s: float, most: int, settle_most: int, most_errors: float
     ) -> Step:
-        """Keep `concurrency` requests in progress; after `settle_s` measure at most `most` of the next `step_s`."""
+        """Keep `concurrency` requests in progress; after `settle_s` measure at most `most` of the next `step_s`.
+
+        Where requests take longer than that, it goes on until each client has begun one.
+        """
         self._wanted = concurrency
         for place in range(concurrency):
             client = self._clients.get(place)
             if client is None or client.done():
                 self._clients[place] = self._group.create_task(self._work(place))
         await self._until_full(Window(settle_most, most_errors), settle_s)
-        window = Window(most, most_errors)
+        window = Window(most, most_errors, min(most, max(LEAST_REQUESTS, concurrency)))
         began = time.monotonic()
         await self._until_full(window, step_s)
         seconds = time.monotonic() - began
@@ -102,8 +111,11 @@ class Load:
     async def _until_full(self, window: Window, seconds: float) -> None:
         self._window = window
         ends = min(time.monotonic() + seconds, self._deadline)
-        while not window.is_full and (left := ends - time.monotonic()) > 0 and self._are_there_clients():
-            await self._change(window, left)
+        while not window.is_full and self._are_there_clients() and time.monotonic() < self._deadline:
+            now = time.monotonic()
+            if now >= ends and window.counted >= window.least:
+                return
+            await self._change(window, (ends if now < ends else self._deadline) - now)
 
     async def _change(self, window: Window, seconds: float) -> None:
         window.changed.clear()

@@ -34,7 +34,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """What all steps take, but for the last responses of each."""
+        """What all steps take where requests are shorter than a step, but for the last responses of each."""
         return self.steps * (self.step_s + self.settle_s)
 
     @property
