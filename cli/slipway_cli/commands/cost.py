@@ -7,7 +7,7 @@ import click
 from slipway_cli.api import Json
 from slipway_cli.cluster import ledgers, operator_page
 from slipway_cli.cluster.client import ClusterClient
-from slipway_cli.commands.options import Duration, complete_name, output_option, print_data, with_cluster
+from slipway_cli.commands.options import Duration, Number, complete_name, output_option, print_data, with_cluster
 from slipway_cli.commands.tenants import GATEWAYS
 from slipway_cli.errors import CommandError
 from slipway_cli.objects import lease, usage
@@ -23,9 +23,7 @@ KEYS = "requests and tokens are those of the ledger, which has requests of Tenan
 @click.argument("name", required=False, shell_complete=complete_name)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
 @click.option("--window", type=Duration(), default="24h", help="How far back, in whole hours of UTC; default is 24h.")
-@click.option(
-    "--price-hour", type=click.FloatRange(0, 1e9, min_open=True), help="Price of each pod, not the operator's."
-)
+@click.option("--price-hour", type=Number(0, 1e9, min_open=True), help="Price of each pod, not the operator's.")
 @click.option(
     "--gateways",
     default=GATEWAYS,
@@ -58,12 +56,8 @@ def cost(
     notes = [GONE]
     prices = _prices(cluster, objects, pods, price_hour, notes)
     rows = _rows(cluster, gateways, (first, end), notes)
-    names = {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in objects}
-    found = [
-        each
-        for each in costs.costs_of(pods, prices, rows, first * usage.HOUR_S, now)
-        if (each.namespace, each.name) in names
-    ]
+    served = None if rows is None else costs.served_of(rows, costs.names_of(objects))
+    found = costs.costs_of(pods, prices, served, first * usage.HOUR_S, now)
     if output != "table":
         print_data([views.data_of(each) for each in found], output)
     elif found:

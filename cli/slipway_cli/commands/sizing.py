@@ -13,7 +13,7 @@ import click
 
 from slipway_cli.api import Json
 from slipway_cli.cluster.client import ClusterClient
-from slipway_cli.commands.options import Duration, complete_name, output_option, print_data, with_cluster
+from slipway_cli.commands.options import Duration, Number, complete_name, output_option, print_data, with_cluster
 from slipway_cli.errors import INTERRUPTED, CommandError
 from slipway_cli.gateway.client import base_url
 from slipway_cli.objects.deployment import read_deployment
@@ -84,13 +84,11 @@ class _Subject:
 @click.option("--pods", type=click.IntRange(1, 100_000), help="How many serve; default is what the status has, else 1.")
 @click.option("--first-concurrency", type=click.IntRange(1, 10_000), default=1, help="Of the first step; default is 1.")
 @click.option("--max-concurrency", type=click.IntRange(1, 10_000), default=16, help="Of the last one; default is 16.")
-@click.option("--step-seconds", type=click.FloatRange(0.1, 3600), default=15.0, help="Of each step; default is 15.")
+@click.option("--step-seconds", type=Number(0.1, 3600), default=15.0, help="Of each step; default is 15.")
 @click.option("--refinements", type=click.IntRange(0, 10), default=2, help="Steps after one that fails; default is 2.")
 @click.option("--max-requests", type=click.IntRange(1, 1_000_000), default=5000, help="Of all steps; default is 5000.")
-@click.option("--max-seconds", type=click.FloatRange(1, 86_400), default=600.0, help="Of all steps; default is 600.")
-@click.option(
-    "--max-error-share", type=click.FloatRange(0, 1), default=_REFUSED, help="Ends the test; default is 0.01."
-)
+@click.option("--max-seconds", type=Number(1, 86_400), default=600.0, help="Of all steps; default is 600.")
+@click.option("--max-error-share", type=Number(0, 1), default=_REFUSED, help="Ends the test; default is 0.01.")
 @click.option("--timeout", type=Duration(), default="60s", help="Longest time for one response; default is 60s.")
 @click.option("--during-rollout", is_flag=True, help="Also while a rollout is in progress.")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="FILE for `slipway size --from`.")
@@ -128,8 +126,8 @@ def bench(cluster: ClusterClient, name: str | None, url: str, api_key: str, outp
     result = summary.summarize(steps, subject.objectives, found.max_error_share)
     if output != "text":
         best = result.best
-        data = {"best": best and {"concurrency": best.concurrency, "rate": best.rate, "low": result.low}}
-        data |= {"limit": result.limit, "why": result.why}
+        chosen = best and {"concurrency": best.concurrency, "rate": best.rate, "low": result.low, "high": result.high}
+        data: dict[str, Any] = {"best": chosen, "limit": result.limit, "why": result.why}
         print_data(report.data_of(found) | data | {"table": [_shown(step) for step in steps]}, output)
     else:
         click.echo("\n".join(views.step_table(steps, subject.objectives, found.max_error_share)))
@@ -192,7 +190,7 @@ def _fitting(chosen: Objectives | None, kind: str, otherwise: str) -> Objectives
 def _serving(obj: Json) -> int:
     """Ready pods of revisions that get requests; at least one, which a sleeping deployment starts."""
     revisions = (obj.get("status") or {}).get("revisions") or ()
-    return max(1, sum(item.get("ready", 0) for item in revisions if item.get("weight")))
+    return max(1, sum(int(item.get("ready") or 0) for item in revisions if item.get("weight")))
 
 
 def _changed(cluster: ClusterClient, name: str, subject: _Subject) -> list[str]:
@@ -314,7 +312,7 @@ def _echo(line: str) -> None:
 @click.command("size")
 @click.option("--model", "name", shell_complete=complete_name, help="ModelDeployment, whose status has the capacity.")
 @click.option("--from", "file", type=click.Path(path_type=Path), help="FILE of `slipway bench --save`.")
-@click.option("--rate", type=click.FloatRange(0, 1e9, min_open=True), required=True, help="Requests per second.")
+@click.option("--rate", type=Number(0, 1e9, min_open=True), required=True, help="Requests per second.")
 @click.option("--slo", type=SLO, help=f"What they have to hold: {EXAMPLE}. Default is spec.slo, or that of the report.")
 @click.option("--prompt-tokens", type=LENGTHS, help=f"Length of prompts: {_FORMS}. Default is that of the report.")
 @click.option("--output-tokens", type=LENGTHS, help="Length of responses, likewise.")
@@ -322,11 +320,11 @@ def _echo(line: str) -> None:
     "--utilization", type=click.IntRange(10, 100), default=80, help="Percent of what pods carry; default is 80."
 )
 @click.option("--spare", type=click.IntRange(0, 1000), default=0, help="Pods beside those: 1 for N+1; default is 0.")
-@click.option("--price-hour", type=click.FloatRange(0, 1e9, min_open=True), help="Price of a pod for an hour.")
+@click.option("--price-hour", type=Number(0, 1e9, min_open=True), help="Price of a pod for an hour.")
 @click.option("--prices", type=click.Path(path_type=Path), help="FILE with gpuTypes, as `slipway plan` reads it.")
 @click.option("--gpu", help="Name of a type in --prices; default is spec.resources.accelerator.type.")
 @click.option("--gpus", type=click.IntRange(1, 64), help="Of a pod; default is that of the spec, else 1.")
-@click.option("--memory-gb", type=click.FloatRange(0, 1e6, min_open=True), help="Memory that a pod needs on its GPUs.")
+@click.option("--memory-gb", type=Number(0, 1e6, min_open=True), help="Memory that a pod needs on its GPUs.")
 @output_option("text", "json", "yaml")
 @with_cluster
 def size(cluster: ClusterClient, name: str | None, file: Path | None, output: str, **options: Any) -> None:

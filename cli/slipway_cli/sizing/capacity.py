@@ -148,7 +148,9 @@ def _compared(own: Objectives, wanted: Objectives | None) -> Sequence[str]:
 
 def _entry(status: Mapping[str, Any], revision: object, name: str) -> Mapping[str, Any]:
     scaling = status.get("autoscaling") or {}
-    entry = next((item for item in scaling.get("revisions") or () if item.get("revision") == revision), None)
+    entry: Mapping[str, Any] | None = next(
+        (item for item in scaling.get("revisions") or () if item.get("revision") == revision), None
+    )
     if not revision or entry is None:
         raise ValueError(
             f"no data: the status of {name} has no capacity of the revision that serves, because "
@@ -159,8 +161,9 @@ def _entry(status: Mapping[str, Any], revision: object, name: str) -> Mapping[st
 
 def _positive(entry: Mapping[str, Any], key: str) -> float | None:
     number = entry.get(key)
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    return float(number) if is_number and math.isfinite(number) and number > 0 else None
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return None
+    return float(number) if math.isfinite(number) and number > 0 else None
 
 
 def _or_at_least(basis: str, looser: Sequence[str]) -> str:

@@ -58,19 +58,19 @@ class RevisionCost:
     @property
     def per_million_tokens(self) -> float | None:
         """Of prompts and outputs together."""
-        return self._by(self.served and self.served.input_tokens + self.served.output_tokens, 1e6)
+        return self._by(self.served.input_tokens + self.served.output_tokens, 1e6) if self.served else None
 
     @property
     def per_million_output_tokens(self) -> float | None:
         """Of outputs alone."""
-        return self._by(self.served and self.served.output_tokens, 1e6)
+        return self._by(self.served.output_tokens, 1e6) if self.served else None
 
     @property
     def per_thousand_requests(self) -> float | None:
         """Of requests, a prediction of a classic model among them."""
-        return self._by(self.served and self.served.requests, 1e3)
+        return self._by(self.served.requests, 1e3) if self.served else None
 
-    def _by(self, count: int | None, unit: float) -> float | None:
+    def _by(self, count: int, unit: float) -> float | None:
         return self.cost / count * unit if self.cost and count else None
 
 
@@ -92,15 +92,14 @@ def prices_of(page: str) -> dict[Revision, float]:
 def costs_of(
     pods: Iterable[Json],
     prices: Mapping[Revision, float],
-    usage: Iterable[Mapping[str, Any]] | None,
+    served: Mapping[Revision, Served] | None,
     start_s: float,
     now: datetime,
 ) -> list[RevisionCost]:
-    """The revisions that have pods, and those that served in the time, sorted. `usage`: rows of ledgers."""
+    """The revisions that have pods, and those that served in the time, sorted."""
     hours: dict[Revision, list[float]] = {}
     for key, since_s in _running(pods):
         hours.setdefault(key, []).append(max(0.0, now.timestamp() - max(since_s, start_s)) / _HOUR_S)
-    served = None if usage is None else _served(usage)
     return [
         RevisionCost(
             *key,
@@ -111,6 +110,35 @@ def costs_of(
         )
         for key in sorted(hours.keys() | (served or {}).keys())
     ]
+
+
+def names_of(objects: Iterable[Json]) -> dict[str, tuple[str, str]]:
+    """The ModelDeployment, as namespace and name, of each name that ledgers have: a short one is its owner's."""
+    names: dict[str, tuple[str, str]] = {}
+    for item in objects:
+        metadata, status = item["metadata"], item.get("status") or {}
+        key = metadata["namespace"], metadata["name"]
+        names["/".join(key)] = key
+        conditions = status.get("conditions") or ()
+        yields = any(each.get("type") == "NameConflict" and each.get("status") == "True" for each in conditions)
+        if status.get("model") and not yields:
+            names[str(status["model"])] = key
+    return names
+
+
+def served_of(rows: Iterable[Mapping[str, Any]], names: Mapping[str, tuple[str, str]]) -> dict[Revision, Served]:
+    """What the rows of ledgers have of these names."""
+    sums: dict[Revision, Served] = {}
+    for row in rows:
+        if row["model"] in names:
+            key = (*names[row["model"]], str(row["revision"]))
+            before = sums.get(key, Served())
+            sums[key] = Served(
+                before.requests + int(row["requests"]),
+                before.input_tokens + int(row["input_tokens"]),
+                before.output_tokens + int(row["output_tokens"]),
+            )
+    return sums
 
 
 def revisions_of(pods: Iterable[Json]) -> set[Revision]:
@@ -132,25 +160,11 @@ def _running(pods: Iterable[Json]) -> Iterator[tuple[Revision, float]]:
         if not (pod.get("spec") or {}).get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
             continue
         conditions = status.get("conditions") or ()
-        placed = next((item for item in conditions if item.get("type") == "PodScheduled"), {})
+        placed: Json = next((item for item in conditions if item.get("type") == "PodScheduled"), {})
         since = parse_time(placed.get("lastTransitionTime")) or parse_time(metadata.get("creationTimestamp"))
         key = metadata["namespace"], labels.get(MODEL_DEPLOYMENT_LABEL, ""), labels.get(REVISION_LABEL, "")
         if since:  # the API server writes one with each pod
             yield key, since.timestamp()
-
-
-def _served(rows: Iterable[Mapping[str, Any]]) -> dict[Revision, Served]:
-    sums: dict[Revision, Served] = {}
-    for row in rows:
-        namespace, _, name = str(row["model"]).partition("/")
-        key = namespace, name, str(row["revision"])
-        before = sums.get(key, Served())
-        sums[key] = Served(
-            before.requests + int(row["requests"]),
-            before.input_tokens + int(row["input_tokens"]),
-            before.output_tokens + int(row["output_tokens"]),
-        )
-    return sums
 
 
 def _number(text: str) -> float | None:
