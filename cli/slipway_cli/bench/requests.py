@@ -23,8 +23,10 @@ _TRIAL_WORDS = (64, 192)  # of two requests that show how many tokens a word has
 
 
 def session(api_key: str) -> aiohttp.ClientSession:
-    """A session that opens as many connections as there are requests in progress, and follows no proxy or redirect."""
-    headers = {"User-Agent": "slipway"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    """A session with as many connections as requests in progress, whose responses no cache of a gateway has or keeps."""
+    headers = {"User-Agent": "slipway", "Cache-Control": "no-store"} | (
+        {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    )
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=aiohttp.ClientTimeout(total=None)
     )

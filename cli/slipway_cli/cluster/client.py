@@ -189,7 +189,14 @@ class ClusterClient:
 
     def gateway_pods(self, namespace: str) -> list[Json]:
         """The pods of the gateways of releases in a namespace."""
-        query = urlencode({"labelSelector": f"{COMPONENT_LABEL}=gateway"})
+        return self._component_pods(namespace, "gateway")
+
+    def operator_pods(self, namespace: str) -> list[Json]:
+        """The pods of the operators of releases in a namespace."""
+        return self._component_pods(namespace, "operator")
+
+    def _component_pods(self, namespace: str, component: str) -> list[Json]:
+        query = urlencode({"labelSelector": f"{COMPONENT_LABEL}={component}"})
         return self._call("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?{query}").get("items") or []
 
     def page(self, namespace: str, pod: str, path: str) -> str:

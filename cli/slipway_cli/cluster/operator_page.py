@@ -12,7 +12,8 @@ def metrics(cluster: ClusterClient, namespace: str, pod_name: str) -> str:
     Raises:
         CommandError: there is no such pod, it does not answer, or the user may not read it.
     """
-    pod: Json | None = cluster.pod(namespace, pod_name)
+    pods: list[Json] = cluster.operator_pods(namespace)
+    pod = next((each for each in pods if each["metadata"]["name"] == pod_name), None)
     if pod is None:
         raise CommandError(f"the operator {pod_name} is no pod of namespace {namespace}")
     return cluster.page(namespace, f"{pod_name}:{admin_port(pod)}", "metrics")

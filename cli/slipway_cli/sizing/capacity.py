@@ -46,6 +46,8 @@ def of_report(
     measured = found.best.prompt_tokens / count, found.best.output_tokens / count
     lengths = _lengths(measured, prompts, outputs) if report.kind == "chat" else (0.0, 0.0)
     notes = list(report.notes)
+    if report.ended != "Complete":
+        notes.append(f"the load test ended early: {report.ended}")
     if report.tokens == "estimated":
         notes.append("the server counted no tokens: words of prompts and events of streams are taken for them")
     if not is_sure(found.best, wanted):
