@@ -23,7 +23,7 @@ _TRIAL_WORDS = (64, 192)  # of two requests that show how many tokens a word has
 
 
 def session(api_key: str) -> aiohttp.ClientSession:
-    """A session with as many connections as requests in progress, whose responses no cache of a gateway has or keeps."""
+    """A session with as many connections as requests in progress; no cache of a gateway answers or keeps them."""
     headers = {"User-Agent": "slipway", "Cache-Control": "no-store"} | (
         {"Authorization": f"Bearer {api_key}"} if api_key else {}
     )

@@ -13,7 +13,7 @@ LARGEST_BYTES = 64 << 20
 MOST_STEPS = 64
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 _Times = Annotated[tuple[_Amount, ...], msgspec.Meta(max_length=1_000_000)]
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
 
@@ -41,7 +41,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
     at: _Text
     pods: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
     objectives: dict[_Text, Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]]
-    max_error_share: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    max_error_share: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
     kind: Literal["chat", "predict"]
     prompt_tokens: _Text
     output_tokens: _Text
