@@ -97,6 +97,16 @@ slipway keys revoke team-a k7Qm2xPw             # refused by all gateways within
 ```
 [Tenants](tenants.md) explains them.
 
+## Capacity and cost
+```
+slipway bench chat --save report.json           # how many requests in progress hold spec.slo; needs SLIPWAY_URL
+slipway size --from report.json --rate 120 --price-hour 2.5     # pods, accelerators and cost for a rate
+slipway size --model chat --rate 40 --prompt-tokens 800 --output-tokens 200    # from the status, without a load
+slipway cost -A --window 7d                     # by revision, by million tokens, by 1,000 requests
+slipway plan models.yaml                        # many models on shared GPUs
+```
+[Sizing](sizing.md) explains them.
+
 ## The audit log
 ```
 slipway audit verify audit.log                  # no line was changed, removed or put in between
@@ -114,7 +124,8 @@ change a rollout: `patch` of `modeldeployments`. Kubernetes' own roles `view` an
 chart has added ModelDeployments to them. `status` reads the operator's Lease (`status.lease`); the chart lets
 everybody `get` it. `explain` also needs `get` of `pods` and `create` of `pods/exec` in the operator's namespace.
 For `tenants` and `keys list`: `get` and `list` of `tenants`; to change keys also `patch`, and to make them `get` of
-the release's Secret with the pepper ([tenants.md](tenants.md#rights)).
+the release's Secret with the pepper ([tenants.md](tenants.md#rights)). For `usage` and `cost`: `list` of `pods` and
+`get` of `pods/proxy` in the release's namespace. `bench` needs `get` of the ModelDeployment, and the key of a Tenant.
 
 ## Without an operator
 A status is as old as its last write. So `slipway status` reads the Lease: when no operator renews it, a line says
@@ -137,7 +148,7 @@ def _exit_codes() -> Iterator[str]:
     yield f"| {click.UsageError.exit_code} | invalid command line |"
     yield f"| {errors.TIMED_OUT} | `wait`: timeout |"
     yield f"| {errors.REJECTED} | `wait`: the revision or the spec was rejected; waiting longer does not help |"
-    yield f"| {errors.INTERRUPTED} | interrupted, as `status --watch` always is |\n"
+    yield f"| {errors.INTERRUPTED} | interrupted, as `status --watch` always is; `bench` prints what it has |\n"
 
 
 def _where() -> Iterator[str]:

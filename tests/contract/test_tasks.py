@@ -34,6 +34,7 @@ class Site(NamedTuple):
 
 
 ALLOWED = {
+    "cli/slipway_cli/bench/load.py Load.step": Site(1, HERE),
     "operator/slipway_operator/fetching/reader.py DownloadReader.read": Site(1, LOGGED),
     "operator/slipway_operator/hooks/runner.py HookRunner.follow": Site(1, LOGGED),
     "operator/slipway_operator/hooks/runner.py HookRunner.notify": Site(1, LOGGED),

@@ -75,6 +75,12 @@ class ClusterClient:
         """The pods of a ModelDeployment."""
         return self._items("/api/v1", "pods", labelSelector=f"{MODEL_DEPLOYMENT_LABEL}={label_of(name)}")
 
+    def model_pods(self, everywhere: bool) -> list[Json]:
+        """The pods of all ModelDeployments of the namespace, or of all namespaces."""
+        where = "" if everywhere else f"/namespaces/{quote(self.namespace, safe='')}"
+        query = urlencode({"labelSelector": MODEL_DEPLOYMENT_LABEL})
+        return self._call("GET", f"/api/v1{where}/pods?{query}").get("items") or []
+
     def history(self, name: str) -> list[Json]:
         """The ControllerRevisions of a ModelDeployment."""
         selector = f"{MODEL_DEPLOYMENT_LABEL}={label_of(name)}"
@@ -183,8 +189,20 @@ class ClusterClient:
 
     def gateway_pods(self, namespace: str) -> list[Json]:
         """The pods of the gateways of releases in a namespace."""
-        query = urlencode({"labelSelector": f"{COMPONENT_LABEL}=gateway"})
+        return self._component_pods(namespace, "gateway")
+
+    def operator_pods(self, namespace: str) -> list[Json]:
+        """The pods of the operators of releases in a namespace."""
+        return self._component_pods(namespace, "operator")
+
+    def _component_pods(self, namespace: str, component: str) -> list[Json]:
+        query = urlencode({"labelSelector": f"{COMPONENT_LABEL}={component}"})
         return self._call("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?{query}").get("items") or []
+
+    def page(self, namespace: str, pod: str, path: str) -> str:
+        """The text of a page of a pod. `pod`: NAME:PORT. The API server forwards the request."""
+        where = f"namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe=':')}"
+        return self._exchange("GET", f"/api/v1/{where}/proxy/{path}", accept="text/plain").text
 
     def gateway(self, namespace: str, pod: str, path: str) -> Json:
         """The response of a gateway's admin port. `pod`: NAME:PORT. The API server forwards the request."""
@@ -222,6 +240,11 @@ class ClusterClient:
     def _call(
         self, method: str, path: str, body: Json | None = None, accept: str = _JSON, *, conditional: bool = False
     ) -> Json:
+        return self._exchange(method, path, body, accept, conditional=conditional).body
+
+    def _exchange(
+        self, method: str, path: str, body: Json | None = None, accept: str = _JSON, *, conditional: bool = False
+    ) -> ApiResponse:
         # Imported here, as in the transport: help and completion start without it.
         from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
@@ -240,7 +263,7 @@ class ClusterClient:
             raise Conflict(str(response.body.get("message")))
         if response.status >= 400:
             raise self._error(response.status, response.body)
-        return response.body
+        return response
 
     def _error(self, status: int, answer: Json) -> CommandError:
         # Gateways, to which the API server forwards requests, have the message in `error`.

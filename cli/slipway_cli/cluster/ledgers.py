@@ -17,7 +17,7 @@ def rows(cluster: ClusterClient, namespace: str, hours: tuple[int, int], tenant:
     Raises:
         CommandError: there is no gateway, or one with a ledger of its own does not answer, so the sum would be too low.
     """
-    pods = [f"{pod['metadata']['name']}:{_port(pod)}" for pod in cluster.gateway_pods(namespace) if _runs(pod)]
+    pods = [f"{pod['metadata']['name']}:{admin_port(pod)}" for pod in cluster.gateway_pods(namespace) if _runs(pod)]
     if not pods:
         raise CommandError(
             f"no gateway runs in the namespace {namespace}: name that of the release with --gateways NAMESPACE"
@@ -65,7 +65,7 @@ def _parts(cluster: ClusterClient, namespace: str, pod: str, hours: tuple[int, i
     yield from _parts(cluster, namespace, pod, (middle, end), tenant)
 
 
-def _port(pod: Json) -> int:
+def admin_port(pod: Json) -> int:
     """The number of the pod's port `admin`."""
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
     return next((int(port["containerPort"]) for port in ports if port.get("name") == "admin"), ADMIN_PORT)

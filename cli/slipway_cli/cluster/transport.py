@@ -24,6 +24,7 @@ class ApiResponse:
     status: int
     headers: Mapping[str, str]
     body: Json
+    text: str = ""
 
 
 class Transport:
@@ -61,7 +62,8 @@ class Transport:
             response = self._client.call_api(
                 method, configuration.host + path, all_headers, body, _request_timeout=self._access.request_timeout_s
             )
-            return ApiResponse(response.status, response.headers, _parse(response.read()))
+            raw = response.read()
+            return ApiResponse(response.status, response.headers, _parse(raw), raw.decode(errors="replace"))
         except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
             # The library raises ApiException only when TLS fails; it returns status codes.
             raise Unreachable(self._describe(error)) from error

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -34,6 +35,17 @@ class Duration(click.ParamType[float]):
             return parse_duration_s(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number within bounds; nan, which is above no bound and below none, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; a usage error if it is outside."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"nan is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 class GoalType(click.ParamType[waiting.Goal]):

@@ -8,7 +8,8 @@ import click
 
 from slipway_cli.commands.options import output_option, print_data
 from slipway_cli.errors import CommandError
-from slipway_cli.packing.plan import HOURS_PER_MONTH, Plan, plan
+from slipway_cli.objects.times import HOURS_PER_MONTH
+from slipway_cli.packing.plan import Plan, plan
 from slipway_cli.packing.request import read
 from slipway_cli.views.table import format_table
 

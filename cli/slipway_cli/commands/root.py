@@ -6,6 +6,7 @@ import click
 
 from slipway_cli.commands import (
     batches,
+    cost,
     experiments,
     importing,
     look,
@@ -13,6 +14,7 @@ from slipway_cli.commands import (
     planning,
     pools,
     routes,
+    sizing,
     steer,
     tenants,
     tool,
@@ -24,7 +26,7 @@ COMMANDS = (
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
     pools.pools,
     models.models,
-    planning.plan_,
+    *(planning.plan_, sizing.bench, sizing.size, cost.cost),
     *(routes.routes, routes.route),
     *(experiments.experiments, experiments.experiment),
     *(tenants.tenants, tenants.keys, tenants.usage_),

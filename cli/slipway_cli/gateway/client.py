@@ -34,12 +34,7 @@ class GatewayClient:
         Raises:
             CommandError: `url` is no http or https URL.
         """
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(
-                f"{url!r} is no URL of a gateway: write for example http://slipway-gateway.slipway-system.svc"
-            )
-        self._url = url.rstrip("/").removesuffix("/v1")
+        self._url = base_url(url)
         self._headers = {"User-Agent": "slipway"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._opener = urllib.request.build_opener(_NoRedirects)
 
@@ -119,6 +114,24 @@ class GatewayClient:
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or type(error).__name__
             raise Unreachable(f"the gateway {self._url} cannot be reached: {reason}; is --url right?") from error
+
+
+def base_url(url: str) -> str:
+    """The URL of a gateway without a path.
+
+    Raises:
+        CommandError: `url` is no http or https URL.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # brackets that hold no address
+        is_url = False
+    if not is_url:
+        raise CommandError(
+            f"{url!r} is no URL of a gateway: write for example http://slipway-gateway.slipway-system.svc"
+        )
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def batch_path(batch_id: str, action: str = "") -> str:

@@ -3,6 +3,8 @@
 import re
 from datetime import UTC, datetime
 
+HOURS_PER_MONTH = 730
+
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 

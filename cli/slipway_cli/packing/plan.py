@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from slipway_cli.packing.bins import MOST_OF_PACKING, MOST_OF_PLAN, MOST_PODS, Bin, Effort, Item, bound, pack
 from slipway_cli.packing.request import GpuType, Model, PlanRequest
 
-HOURS_PER_MONTH = 730
 MOST_WHOLE_PODS = 1_000_000  # of a model with GPUs of its own
 _IMPROVEMENTS = 3  # rounds in which each model tries each type
 

@@ -1,12 +1,14 @@
 """The file of `slipway plan`: types of GPUs, and models with their demand and what a pod of them carries; pure."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 LARGEST_BYTES = 1 << 20
+
+T = TypeVar("T")
 
 
 class GpuType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -41,18 +43,28 @@ class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     utilization_percent: Annotated[int, msgspec.Meta(ge=10, le=100)] = 80
 
 
+class Prices(msgspec.Struct, frozen=True, rename="camel"):
+    """The types of GPUs of such a file, whatever else it has."""
+
+    gpu_types: Annotated[list[GpuType], msgspec.Meta(min_length=1, max_length=32)]
+
+
+def read_gpu_types(text: bytes) -> list[GpuType]:
+    """The types of GPUs of a file, which may have models or not.
+
+    Raises:
+        ValueError: with the path of the field that is wrong.
+    """
+    return _decoded(text, Prices).gpu_types
+
+
 def read(text: bytes) -> PlanRequest:
     """Read the file, which is YAML or JSON.
 
     Raises:
         ValueError: with the path of the field that is wrong.
     """
-    if len(text) > LARGEST_BYTES:
-        raise ValueError(f"the file has more than {LARGEST_BYTES} bytes")
-    try:
-        request = msgspec.yaml.decode(text, type=PlanRequest)
-    except RecursionError as error:
-        raise ValueError("the file is nested too deeply") from error
+    request = _decoded(text, PlanRequest)
     for kind, names in (
         ("gpuTypes", [gpu.name for gpu in request.gpu_types]),
         ("models", [m.name for m in request.models]),
@@ -64,3 +76,12 @@ def read(text: bytes) -> PlanRequest:
         if unknown := sorted(model.capacity.keys() - types):
             raise ValueError(f"models: capacity of {model.name} names {unknown[0]}, which is not in gpuTypes")
     return request
+
+
+def _decoded(text: bytes, kind: type[T]) -> T:
+    if len(text) > LARGEST_BYTES:
+        raise ValueError(f"the file has more than {LARGEST_BYTES} bytes")
+    try:
+        return msgspec.yaml.decode(text, type=kind)
+    except RecursionError as error:
+        raise ValueError("the file is nested too deeply") from error

@@ -1,40 +1,109 @@
-"""A review as a PNG: the evidence over time, for each metric and for all together, against the threshold."""
+"""Pictures: the evidence of a review over time, and the steps of a load test against their objectives."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipway_cli.errors import CommandError
-from slipway_cli.views.evidence import ALL, Review, format_legend
+from slipway_cli.sizing.objectives import SHARES, Objectives
+from slipway_cli.sizing.steps import Step, quantile
+
+if TYPE_CHECKING:  # numpy, which evidence needs, takes long to load
+    from slipway_cli.views.evidence import Review
 
 INCHES, DPI = (9.0, 5.0), 130
+FORMS = ("svg", "png")
 
 
-def draw(reviews: list[Review], path: Path) -> None:
+def draw(reviews: "list[Review]", path: Path) -> None:
     """Write a PNG with the reviews, one above the other.
 
     Raises:
         CommandError: when matplotlib is missing, or the file cannot be written.
     """
+    figure, axes = _figure(len(reviews), "--png")
+    for review, axis in zip(reviews, axes, strict=True):
+        _one(axis, review)
+    _save(figure, path, "png")
+
+
+def form_of(path: Path) -> str:
+    """svg or png, by the end of its name; also checked before a load test begins.
+
+    Raises:
+        CommandError: it has another end.
+    """
+    form = path.suffix.lower().removeprefix(".")
+    if form not in FORMS:
+        raise CommandError(f"{path}: a picture ends in .svg or .png")
+    return form
+
+
+def draw_steps(steps: Sequence[Step], objectives: Objectives, title: str, path: Path) -> None:
+    """Write an SVG or a PNG, by the end of its name: the percentile of each objective with its limit, and rates.
+
+    Raises:
+        CommandError: another end of the name, matplotlib is missing, or the file cannot be written.
+    """
+    form = form_of(path)
+    ordered = sorted(steps, key=lambda step: step.concurrency)
+    figure, axes = _figure(len(objectives) + 1, "--picture")
+    for (name, limit_ms), axis in zip(objectives.items(), axes[:-1], strict=True):
+        _percentile(axis, ordered, name, limit_ms)
+    axis = axes[-1]
+    numbers = [step.concurrency for step in ordered]
+    axis.plot(numbers, [step.rate for step in ordered], marker="o", label="requests per second")
+    axis.set_ylabel("requests per second")
+    axis.set_xlabel("requests in progress")
+    axis.grid(True, linewidth=0.4, alpha=0.6)
+    if any(step.output_tokens for step in ordered):
+        tokens = axis.twinx()
+        tokens.plot(numbers, [step.tokens_per_second for step in ordered], marker="s", color="#8a6d00", linestyle=":")
+        tokens.set_ylabel("output tokens per second")
+    axes[0].set_title(title, fontsize=9, loc="left")
+    _save(figure, path, form)
+
+
+def _percentile(axis: Any, steps: Sequence[Step], objective: str, limit_ms: int) -> None:
+    points = [(step.concurrency, quantile(step.times_ms(objective), SHARES[objective])) for step in steps]
+    points = [(number, value) for number, value in points if not math.isnan(value)]
+    if points:
+        axis.plot(*zip(*points, strict=True), marker="o")
+    axis.axhline(limit_ms, color="#b3261e", linewidth=1, linestyle="--")
+    axis.set_ylabel(f"{objective}, ms")
+    axis.set_ylim(bottom=0)
+    axis.grid(True, linewidth=0.4, alpha=0.6)
+
+
+def _figure(count: int, option: str) -> tuple[Any, list[Any]]:
+    """A figure with `count` axes, one above the other. Raises CommandError without matplotlib."""
     try:
         import matplotlib
     except ImportError as error:
-        raise CommandError("a picture needs matplotlib: pip install matplotlib, or leave --png out") from error
+        raise CommandError(f"a picture needs matplotlib: pip install matplotlib, or leave {option} out") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    size = (INCHES[0], INCHES[1] * len(reviews))
-    figure, axes = pyplot.subplots(len(reviews), 1, figsize=size, layout="constrained", squeeze=False)
-    for review, [axis] in zip(reviews, axes, strict=True):
-        _one(axis, review)
+    size = (INCHES[0], INCHES[1] * count if count < 3 else INCHES[1] + 2.5 * (count - 1))
+    figure, axes = pyplot.subplots(count, 1, figsize=size, layout="constrained", squeeze=False)
+    return figure, [axis for [axis] in axes]
+
+
+def _save(figure: Any, path: Path, form: str) -> None:
+    from matplotlib import pyplot
+
     try:
-        figure.savefig(path, dpi=DPI, format="png")
+        figure.savefig(path, dpi=DPI, format=form)
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         pyplot.close(figure)
 
 
-def _one(axis: Any, review: Review) -> None:
+def _one(axis: Any, review: "Review") -> None:
+    from slipway_cli.views.evidence import ALL, format_legend
+
     low, high = review.span
     # Often one metric has all the evidence: the thick line of the sum stays visible behind it.
     axis.step(*zip(*review.points, strict=True), where="post", linewidth=5, color="#c8c8c8", label=ALL)

@@ -5,7 +5,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -16,20 +16,15 @@ from slipway_operator.metrics_api.series import Series, Unknown
 from slipway_operator.model.cluster.observed import ScalingReport
 from slipway_operator.model.deployment.autoscaling import Objective
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms
-from slipway_operator.scaling_model import schedules
+from slipway_operator.scaling_model import fit_text, schedules
 from slipway_operator.scaling_model.capacity_model import CapacityModel, PodLoad, robust_total
 from slipway_operator.scaling_model.forecast import Forecast
-from slipway_operator.scaling_model.load_curve import LoadCurve
 from slipway_operator.scaling_model.replicas import Carries, Decision, Look, Memory, decide, utilization
-from slipway_operator.scaling_model.step_fit import StepFit
 
 BUDGET = 0.05  # share of the requests that may miss; of an objective with another percentile it is scaled to this one
 LOAD_S = 35.0  # of which loads are: three or four readings
 LEARN_S = 30.0  # between two observations of the model, so that they share no request
-_HEAD = 3  # numbers of a fit before its step times
-_LARGEST_WHOLE = 1e9  # number that is written as one: its digits fit where others have an exponent
 _MOST_PERCENT = 1_000_000  # of utilization: pods report what they like, and an API server refuses what is no int32
-_STEPS = len(StepFit().sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +67,8 @@ class ScalingState:
         season_s = terms.objective.season_s or 86_400.0
         if status is None:
             return cls(uid, terms, forecast=Forecast(season_s))
-        models = {capacity.revision: _model_of(capacity.fit) for capacity in status.revisions}
-        forecast = Forecast.of(numbers_of(status.history), season_s)
+        models = {capacity.revision: fit_text.model_of(capacity.fit) for capacity in status.revisions}
+        forecast = Forecast.of(fit_text.numbers_of(status.history), season_s)
         desired = min(max(status.desired_replicas, 0), terms.objective.policy.max_replicas)
         since = min(status.since.timestamp(), at)
         return cls(uid, terms, models, forecast, Memory(desired, since, since, needs=((at, desired),)))
@@ -107,7 +102,7 @@ class ScalingState:
             _rounded(look.forecast),
             _rounded(self.forecast.skill),
             tuple(self._capacity(live.revision) for live in self.terms.live),
-            text_of(self.forecast.numbers()),
+            fit_text.text_of(self.forecast.numbers()),
         )
         return decision
 
@@ -241,7 +236,7 @@ class ScalingState:
             _rounded(capacity.high) if capacity else None,
             capacity.basis if capacity else "",
             round(model.start_s) if model.starts_s else None,
-            _fit_of(model),
+            fit_text.of_model(model),
         )
 
 
@@ -253,42 +248,6 @@ def _rounded(number: float | None) -> float | None:
 def begun_s(created: datetime, now: datetime) -> float:
     """Seconds from the creation of a pod to now."""
     return (now - created) / timedelta(seconds=1)
-
-
-def numbers_of(text: str) -> list[float]:
-    """The numbers of a text of the status; none where one is no number. Other clients may have written it."""
-    try:
-        numbers = [float(word) for word in text.split()]
-    except ValueError:
-        return []
-    return numbers if all(map(math.isfinite, numbers)) else []
-
-
-def text_of(numbers: Iterable[float]) -> str:
-    """Numbers for the status, with five digits; whole ones, such as the number of a bucket, with all of them."""
-    return " ".join(f"{number:.0f}" if _is_whole(number) else f"{number:.5g}" for number in numbers)
-
-
-def _is_whole(number: float) -> bool:
-    return abs(number) < _LARGEST_WHOLE and number == int(number)
-
-
-def _fit_of(model: CapacityModel) -> str:
-    head = (model.slots, model.prompts_for_each, float(len(model.starts_s)))
-    return text_of((*head, *model.starts_s, *model.steps.sums, *model.curve.numbers()))
-
-
-def _model_of(text: str) -> CapacityModel:
-    """The model of a text; an empty one where it is not one's."""
-    numbers = numbers_of(text)
-    if len(numbers) < _HEAD or min(numbers[:_HEAD]) < 0:
-        return CapacityModel()
-    slots, mix, count = numbers[:_HEAD]
-    starts, rest = numbers[_HEAD : _HEAD + int(count)], numbers[_HEAD + int(count) :]
-    model = CapacityModel(StepFit.of(rest[:_STEPS]), LoadCurve.of(rest[_STEPS:]), slots, mix)
-    for seconds in starts[:9]:
-        model = model.started(seconds)
-    return model
 
 
 def _with_requests(pod: PodLoad, requests: float) -> PodLoad:

@@ -114,12 +114,13 @@ class CapacityModel:
         if crossing and not crossing.open:
             return Capacity(crossing.load, crossing.low, crossing.high, Basis.MEASURED)
         met = crossing.load if crossing else 0.0
-        saturated = self._saturation()
+        saturated = self.full_batch
         if saturated and _MARGIN * saturated > met:
             return Capacity(_MARGIN * saturated, met or _MARGIN * saturated / 2, saturated, Basis.EXTRAPOLATED)
         return Capacity(met, met, math.inf, Basis.AT_LEAST) if met else None
 
-    def _saturation(self) -> float | None:
+    @property
+    def full_batch(self) -> float | None:
         """Work per second of a full batch; None while step times or the size of a full batch are unknown."""
         solved = self.steps.solved()
         if solved is None or self.slots < 1:

@@ -15,11 +15,12 @@ from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.outcomes import OutcomeCounts
 from slipway_operator.metrics_api.pod_loads import load_of
 from slipway_operator.metrics_api.scaling_runner import ScalingRunner
-from slipway_operator.metrics_api.scaling_state import LiveRevision, ScalingState, Terms, numbers_of, text_of
+from slipway_operator.metrics_api.scaling_state import LiveRevision, ScalingState, Terms
 from slipway_operator.metrics_api.series import Followed, PodTarget, Series, Unknown
 from slipway_operator.model.cluster.observed import Observed, Pod, ScalingReport, Workload
 from slipway_operator.model.deployment.autoscaling import Objective
 from slipway_operator.model.deployment.objectives import ErrorBudgetTerms
+from slipway_operator.scaling_model import fit_text
 from slipway_operator.scaling_model.forecast import BUCKET_S, Forecast
 from slipway_operator.scaling_model.replicas import Policy, Rule
 
@@ -120,7 +121,7 @@ def test_a_new_operator_goes_on_with_the_forecast_at_its_bucket(season_s: float)
     forecast = Forecast(season_s)
     for bucket in range(forecast.length + 3):
         forecast = forecast.add(START + bucket * BUCKET_S, 10.0 + bucket % 7)
-    again = Forecast.of(numbers_of(text_of(forecast.numbers())), season_s)
+    again = Forecast.of(fit_text.numbers_of(fit_text.text_of(forecast.numbers())), season_s)
     assert (again.bucket, again.learned) == (forecast.bucket, forecast.learned) and forecast.learned > forecast.length
     later = START + (forecast.length + 4) * BUCKET_S
     assert again.add(later, 1.0).add(later + BUCKET_S, 1.0).learned == forecast.learned + 1
