@@ -71,16 +71,20 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
 @pytest.mark.parametrize(
-    ("grammar", "outputs"),
+    "grammar",
     [
-        ({"type": "json", "value": SCHEMA}, {"json": SCHEMA}),
-        ({"type": "json", "value": json.dumps(SCHEMA)}, {"json": json.dumps(SCHEMA)}),
-        ({"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}}, {"json": SCHEMA}),
-        ({"type": "regex", "value": "[ab]+"}, {"regex": "[ab]+"}),
+        {"type": "json", "value": SCHEMA},
+        {"type": "json", "value": json.dumps(SCHEMA)},
+        {"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}},
     ],
 )
-def test_grammars(grammar: Any, outputs: Any) -> None:
-    assert completed({"grammar": grammar})["structured_outputs"] == outputs
+def test_a_schema_is_the_format_of_the_response(grammar: Any) -> None:
+    schema = {"name": "output", "schema": SCHEMA, "strict": True}
+    assert completed({"grammar": grammar})["response_format"] == {"type": "json_schema", "json_schema": schema}
+
+
+def test_a_regular_expression_is_vllms_field() -> None:
+    assert completed({"grammar": {"type": "regex", "value": "[ab]+"}})["structured_outputs"] == {"regex": "[ab]+"}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +115,8 @@ def test_grammars(grammar: Any, outputs: Any) -> None:
         ({"grammar": {"type": "ebnf", "value": "x"}}, "grammar"),
         ({"grammar": {"type": "regex", "value": {}}}, "grammar"),
         ({"grammar": {"type": "json", "value": 3}}, "grammar"),
+        ({"grammar": {"type": "json", "value": "{"}}, "grammar"),
+        ({"grammar": {"type": "json", "value": "[]"}}, "grammar"),
         ({"grammar": {"type": "json_schema", "value": "{}"}}, "grammar"),
         ({"grammar": {"type": "json_schema", "value": {"schema": 1}}}, "grammar"),
         ("fast", "parameters"),
@@ -384,15 +390,14 @@ async def test_a_request_without_a_model_is_for_the_only_one_and_its_adapters_do
     async with upstream(whole) as server, gateway() as door:
         async with await door.post(REQUEST_BODY, "/generate") as response:
             assert response.status == 503 and (await response.json())["error_type"] == "overloaded"
-        base = Route("default/chat", "u", "chat", "", 1, "s", ())
-        alone = table(1, ("r1", 100, [server.url]))
-        adapter = Route("default/poet", "v", "poet", "", 1, "s", alone.routes["default/chat"].backends, base=base.name)
-        endpoints = [RevisionEndpoints("default/chat", "r1", (server.url,))]
-        door.balancer.publish(build([alone.routes["default/chat"], adapter], endpoints))
+        base = table(1, ("r1", 100, [server.url])).routes["default/chat"]
+        adapter = Route("default/poet", "v", "poet", "", 1, "s", base.backends, base=base.name)
+        endpoints = [RevisionEndpoints(base.name, "r1", (server.url,))]
+        door.balancer.publish(build([base, adapter], endpoints))
         async with await door.post(REQUEST_BODY, "/generate") as response:
             assert response.status == 200 and json.loads(server.bodies[-1])["model"] == "chat"
-        other = Route("default/other", "w", "other", "", 1, "s", alone.routes["default/chat"].backends)
-        door.balancer.publish(build([alone.routes["default/chat"], other], endpoints))
+        other = Route("default/other", "w", "other", "", 1, "s", base.backends)
+        door.balancer.publish(build([base, other], endpoints))
         async with await door.post(REQUEST_BODY, "/generate") as response:
             error = await response.json()
             assert response.status == 400 and error["error_type"] == "validation" and "/models/NAME" in error["error"]

@@ -3,9 +3,10 @@
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from ..wire import errors
-from ..wire.json_values import is_object, is_text, read_value
+from ..wire.json_values import ABSENT, is_object, is_text, read_value, text_of
 from .schema import GenerateRequest, Grammar, Parameters
 
 DEFAULT_NEW_TOKENS = 100  # TGI's documented default
@@ -44,7 +45,7 @@ def completion_body(request: GenerateRequest, model: str, *, stream: bool) -> by
         # TGI's text has the stop sequence that ended it.
         fields |= {"stop": parameters.stop, "include_stop_str_in_output": True}
     if parameters.grammar is not None:
-        fields["structured_outputs"] = _structured_outputs(parameters.grammar)
+        fields |= _grammar(parameters.grammar)
     if stream:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     if stream or parameters.details:
@@ -77,27 +78,31 @@ def _sampling(parameters: Parameters) -> Fields:
 
 
 class _NamedSchema(msgspec.Struct):
-    schema: msgspec.Raw
+    schema: Raw
 
 
 _NAMED_SCHEMA = msgspec.json.Decoder(_NamedSchema)
+_VALUE = msgspec.json.Decoder(Raw)
 
 
-def _structured_outputs(grammar: Grammar) -> Fields:
-    """In vLLM's shape, which Slipway's server has too."""
-    value = grammar.value
-    if grammar.type == "regex":
+def _grammar(grammar: Grammar) -> Fields:
+    """A schema in OpenAI's field, which guards of JSON read too; a regular expression in vLLM's."""
+    value, kind = grammar.value, grammar.type
+    if kind == "regex":
         if not is_text(value):
             raise refused("grammar", "parameters.grammar.value must be a text for the type regex.")
-        return {"regex": value}
-    if grammar.type == "json_schema":
+        return {"structured_outputs": {"regex": value}}
+    if kind == "json_schema":
         named = read_value(_NAMED_SCHEMA, value, _LONGEST_GRAMMAR)
         if named is None:
             raise refused("grammar", "parameters.grammar.value must be an object with a schema.")
         value = named.schema
-    if not (is_object(value) or is_text(value)):
-        raise refused("grammar", f"parameters.grammar.value must have a JSON schema for the type {grammar.type}.")
-    return {"json": value}
+    elif (text := text_of(value, _LONGEST_GRAMMAR)) is not None:
+        value = read_value(_VALUE, Raw(text), len(value)) or ABSENT
+    if not is_object(value):
+        raise refused("grammar", f"parameters.grammar.value must have a JSON schema for the type {kind}.")
+    schema = {"name": "output", "schema": value, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 def refused(param: str, message: str, *, code: str = "invalid_value") -> errors.RequestError:

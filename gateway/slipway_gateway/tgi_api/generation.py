@@ -17,7 +17,9 @@ MAX_TEXT_BYTES = 4 << 20  # of a stream, whose last event has the whole text
 # vLLM's first event has the tokens of the prompt, too.
 MAX_LINE_BYTES = 4 << 20
 # By the names of OpenAI's fields, those of TGI's.
-_NAMES = {"prompt": "inputs", "max_tokens": "max_new_tokens", "structured_outputs": "grammar"}
+_NAMES = {
+    "prompt": "inputs", "max_tokens": "max_new_tokens", "structured_outputs": "grammar", "response_format": "grammar",
+}  # fmt: skip
 
 
 class _Logprobs(Struct):

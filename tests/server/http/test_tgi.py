@@ -131,8 +131,8 @@ def test_completions_have_the_ids_of_their_tokens(client: openai.OpenAI, tiny_v1
     assert len(ids) == 12 and tokenizer.decode(ids) == whole.text
     chunks = [chunk.choices[0].model_extra or {} for chunk in client.completions.create(**body, stream=True)]
     assert [id for chunk in chunks for id in chunk["token_ids"]] == ids
-    nothing = client.completions.create(model="chat", prompt=PROMPT, max_tokens=0, echo=True, **{
-        "extra_body": body["extra_body"]})  # fmt: skip
+    without = {"model": "chat", "prompt": PROMPT, "max_tokens": 0, "echo": True, "extra_body": body["extra_body"]}
+    nothing = client.completions.create(**without)
     assert (nothing.choices[0].model_extra or {})["token_ids"] == []
     with pytest.raises(openai.BadRequestError, match="return_token_ids"):
         client.completions.create(**body | {"n": 2, "extra_body": {"return_token_ids": True, "use_beam_search": True}})
