@@ -20,6 +20,7 @@ from slipway_process.supervisor import OnFailure, Supervisor
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.gateway_calls import open_calls
 from .dispatch.validation import Validator
+from .object_stores.listed import StoreList
 from .serving.app import admin_app, public_app
 from .serving.batch_list import BatchLists
 from .serving.batches_api import BatchesApi
@@ -28,6 +29,7 @@ from .serving.conversations_api import ConversationsApi
 from .serving.files_api import FilesApi
 from .serving.idempotency import LEASE_S, IdempotentRequests
 from .serving.jobs_api import JobsApi
+from .serving.object_inputs import ObjectInputs
 from .serving.turns_api import TurnsApi
 from .serving.upload import Uploads
 from .serving.viewers import open_viewers
@@ -65,6 +67,10 @@ def main() -> None:
         secrets = parse_secrets(settings.webhook_secret.get_secret_value())
     except ValueError as error:
         sys.exit(f"slipway-jobs: --webhook-secret: {error}")
+    try:
+        StoreList(settings.object_stores_file).read()
+    except ValueError as error:
+        sys.exit(f"slipway-jobs: --object-stores-file: {error}")
     if settings.webhook_hosts and not secrets:
         sys.exit("slipway-jobs: --webhook-hosts needs --webhook-secret")
     try:
@@ -99,13 +105,16 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         validator = Validator(settings, database, files, batches, owner)
         dispatcher = Dispatcher(settings, database, lines, calls, validator, metrics, purge=purge)
         uploads, webhooks = Uploads(settings, database, files), DeliveryStore(database)
+        objects = ObjectInputs(settings, uploads, StoreList(settings.object_stores_file))
         receivers = Receivers(ListedHosts(settings.webhook_hosts))
         callbacks = Callbacks(database, webhooks, receivers, secrets)
         idempotent = IdempotentRequests(database, keys_seen, lease_s)
         deliverer = Deliverer(database, webhooks, receivers, secrets, metrics)
         routes = [
             *FilesApi(settings, database, files, uploads, idempotent, metrics).routes(),
-            *BatchesApi(settings, database, batches, files, callbacks, idempotent, dispatcher.wake).routes(),
+            *BatchesApi(
+                settings, database, batches, files, callbacks, idempotent, dispatcher.wake, objects=objects
+            ).routes(),
             *callbacks.routes(),
             *(BatchLists(database, batches, viewers).routes() if viewers else ()),
             *(conversation_routes(database, conversations, metrics) if settings.conversations else ()),
