@@ -68,7 +68,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"slipway-jobs: --webhook-secret: {error}")
     try:
-        StoreList(settings.object_stores_file).read()
+        StoreList(settings.object_stores_file).check()
     except ValueError as error:
         sys.exit(f"slipway-jobs: --object-stores-file: {error}")
     if settings.webhook_hosts and not secrets:

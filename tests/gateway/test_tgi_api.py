@@ -24,6 +24,7 @@ from slipway_gateway.tgi_api.generation import (
 from slipway_gateway.tgi_api.schema import REQUEST
 from slipway_gateway.wire.errors import RequestError
 from tests.gateway.harness import gateway, table, upstream
+from tests.gateway.tenants import PEPPER, bearer, make_key, tenant
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 3}
 
@@ -377,6 +378,17 @@ async def test_errors_have_tgis_shape_and_name_the_parameter() -> None:
         error = json.loads(text)
         assert (status, error["error_type"]) == (code, "validation") and named in error["error"]
         assert outcomes == {"client_error": 1}
+
+
+async def test_keys_and_limits_are_those_of_every_request() -> None:
+    key = make_key("k7Qm2a")
+    async with upstream(whole) as server, gateway([tenant("team-a", key)], PEPPER, auth_mode="required") as door:
+        door.route(("r1", 100, [server.url]))
+        async with await door.post(REQUEST_BODY, "/generate") as response:
+            assert response.status == 401 and (await response.json())["error_type"] == "authentication"
+        async with await door.post(REQUEST_BODY, "/generate", headers=bearer(key)) as response:
+            assert response.status == 200
+        assert door.outcomes() == {"unauthenticated": 1, "ok": 1}
 
 
 async def test_only_a_post_is_taken() -> None:

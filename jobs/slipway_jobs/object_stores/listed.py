@@ -6,7 +6,6 @@
 
 import ipaddress
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -84,41 +83,45 @@ class StoreList:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    @property
-    def is_on(self) -> bool:
-        return bool(self._path)
-
-    def read(self) -> Sequence[ObjectStore]:
-        """
-        Raises:
-            ValueError: the file cannot be read, or has no valid list. The message names no credentials.
-        """
-        if not self._path:
-            return ()
-        try:
-            with Path(self._path).open("rb") as file:
-                data = file.read(_MAX_FILE_BYTES + 1)
-            if len(data) > _MAX_FILE_BYTES:
-                raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
-            stores = _FILE.decode(data).stores
-            for store in stores:
-                store.check()
-        except (OSError, ValueError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ValueError(f"{self._path} has no valid list of object stores: {error}") from None
-        return stores
+    def check(self) -> None:
+        """Raises ValueError: the file cannot be read, or has no valid list. The message names no credentials."""
+        self._checked(self._read())
 
     def find(self, tenant: str, name: ObjectName) -> ObjectStore | None:
         """The store by which the tenant may read the object; of several the one with the longest prefix.
 
         Raises:
-            ValueError: as `read`.
+            ValueError: as `check`, but for stores of others that only have a wrong bucket or endpoint.
         """
         fitting = [
             store
-            for store in self.read()
+            for store in self._read()
             if store.tenant == tenant and store.bucket == name.bucket and name.key.startswith(store.prefix)
         ]
-        return max(fitting, key=lambda store: len(store.prefix), default=None)
+        return max(self._checked(fitting), key=lambda store: len(store.prefix), default=None)
+
+    def _read(self) -> list[ObjectStore]:
+        if not self._path:
+            return []
+        try:
+            with Path(self._path).open("rb") as file:
+                data = file.read(_MAX_FILE_BYTES + 1)
+            if len(data) > _MAX_FILE_BYTES:
+                raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
+            return _FILE.decode(data).stores
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._wrong(error) from None
+
+    def _checked(self, stores: list[ObjectStore]) -> list[ObjectStore]:
+        try:
+            for store in stores:
+                store.check()
+        except ValueError as error:
+            raise self._wrong(error) from None
+        return stores
+
+    def _wrong(self, error: Exception) -> ValueError:
+        return ValueError(f"{self._path} has no valid list of object stores: {error}")
 
 
 def parse_uri(text: str) -> ObjectName:

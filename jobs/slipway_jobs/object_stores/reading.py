@@ -94,6 +94,8 @@ class ObjectReader:
         more = {"range": f"bytes={self._at}-", "if-match": self._etag} if self._etag else {}
         host = url.raw_authority if url.explicit_port and not url.is_default_port() else url.raw_host or ""
         headers = signed_headers(host, self._path, more, self._credentials, datetime.now(UTC))
+        # Not signed, because proxies between rewrite it.
+        headers["accept-encoding"] = "identity"
         async with asyncio.timeout(_CONNECT_S + _STALLED_S):
             response = await session.get(url, headers=headers, allow_redirects=False)
         async with response:
