@@ -86,9 +86,8 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         OSError: a port is taken, or the file of certificates cannot be read.
     """
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
-    files = FileStore(database, settings.max_tenant_bytes, keyring)
+    files, lease_s = FileStore(database, settings.max_tenant_bytes, keyring), min(LEASE_S, settings.lease_s)
     batches, lines = _stores(settings, database, owner, keyring)
-    lease_s = min(LEASE_S, settings.lease_s)
     conversations = conversation_store_of(settings, database, keyring)
     keys_seen = KeyStore(database, settings.max_tenant_idempotency_keys, settings.idempotency_key_retention_s, lease_s)
 
@@ -104,7 +103,7 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         viewers = await stack.enter_async_context(opening)
         validator = Validator(settings, database, files, batches, owner)
         dispatcher = Dispatcher(settings, database, lines, calls, validator, metrics, purge=purge)
-        uploads, webhooks = Uploads(settings, database, files), DeliveryStore(database)
+        uploads, webhooks, wake = Uploads(settings, database, files), DeliveryStore(database), dispatcher.wake
         objects = ObjectInputs(settings, uploads, StoreList(settings.object_stores_file))
         receivers = Receivers(ListedHosts(settings.webhook_hosts))
         callbacks = Callbacks(database, webhooks, receivers, secrets)
@@ -112,13 +111,11 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         deliverer = Deliverer(database, webhooks, receivers, secrets, metrics)
         routes = [
             *FilesApi(settings, database, files, uploads, idempotent, metrics).routes(),
-            *BatchesApi(
-                settings, database, batches, files, callbacks, idempotent, dispatcher.wake, objects=objects
-            ).routes(),
+            *BatchesApi(settings, database, batches, files, callbacks, idempotent, wake, objects=objects).routes(),
             *callbacks.routes(),
             *(BatchLists(database, batches, viewers).routes() if viewers else ()),
             *(conversation_routes(database, conversations, metrics) if settings.conversations else ()),
-            *JobsApi(settings, database, batches, uploads, callbacks, idempotent, dispatcher.wake).routes(),
+            *JobsApi(settings, database, batches, uploads, callbacks, idempotent, wake).routes(),
         ]
 
         stop = asyncio.Event()
