@@ -132,7 +132,7 @@ async def read(handler: Handler, most_bytes: int = 1 << 20) -> tuple[bytes, list
             return b"".join([chunk async for chunk in chunks]), server.seen
 
 
-def answer(data: bytes = DATA, status: int = 200, **headers: str) -> web.Response:
+def answer(data: bytes = DATA, status: int = 200, **headers: Any) -> web.Response:
     return web.Response(body=data, status=status, headers={"ETag": '"v1"'} | headers)
 
 
@@ -169,7 +169,7 @@ async def test_after_a_broken_connection_the_rest_of_the_same_version_is_read() 
         (206, {}),
     ],
 )
-async def test_an_object_that_changed_meanwhile_is_refused(status: int, headers: dict[str, str]) -> None:
+async def test_an_object_that_changed_meanwhile_is_refused(status: int, headers: dict[str, Any]) -> None:
     async def serve(request: web.Request) -> web.StreamResponse:
         if "Range" not in request.headers:
             return await broken(request, DATA)
@@ -189,7 +189,7 @@ async def test_an_object_that_changed_meanwhile_is_refused(status: int, headers:
         (lambda: answer(b"", 400), "object_store_failed"),
         (lambda: answer(DATA, 206), "object_store_failed"),
         (lambda: web.Response(body=DATA), "object_store_failed"),
-        (lambda: answer(**{"Content-Encoding": "gzip"}), "object_encoded"),
+        (lambda: answer(DATA, 200, **{"Content-Encoding": "gzip"}), "object_encoded"),
         (lambda: answer(b"x" * 2000), "file_too_large"),
         (lambda: answer(b"", 503), "object_store_unavailable"),
     ],
@@ -266,7 +266,7 @@ async def test_a_batch_of_an_object_runs_as_one_of_an_upload(s3: S3, keys_file: 
                       "in/large.jsonl": b"x" * 3000})  # fmt: skip
     listed(tmp_path, store(s3.url, prefix="in/"))
     url = f"sqlite:///{tmp_path}/jobs.db"
-    options = {"object_stores_file": tmp_path / "stores.json", "max_file_bytes": 2500}
+    options: dict[str, Any] = {"object_stores_file": tmp_path / "stores.json", "max_file_bytes": 2500}
     async with asyncio.timeout(200), world(url, keys_file, tmp_path, **options) as here:
         made = await batch_of(here, "s3://inputs/in/7 ä.jsonl", extra_headers={"Idempotency-Key": "one"})
         s3.put("inputs", {"in/7 ä.jsonl": b"{}\n"})  # what changes later changes nothing
