@@ -147,8 +147,15 @@ def generation(body: bytes, **wanted: Any) -> Any:
     return json.loads(whole_generation(body, Wanted(**wanted)))
 
 
-TOKENS: dict[str, Any] = {"logprobs": {"tokens": ["N", "o.", "</s>"], "token_logprobs": [-0.5, -0.25, -1], "text_offset": [0, 1, 3],
-                       "top_logprobs": [{}, {}, {}]}, "token_ids": [11, 12, 2]}  # fmt: skip
+TOKENS: dict[str, Any] = {
+    "logprobs": {
+        "tokens": ["N", "o.", "</s>"],
+        "token_logprobs": [-0.5, -0.25, -1],
+        "text_offset": [0, 1, 3],
+        "top_logprobs": [{}, {}, {}],
+    },
+    "token_ids": [11, 12, 2],
+}
 FOUND = [{"id": 11, "text": "N", "logprob": -0.5, "special": False},
          {"id": 12, "text": "o.", "logprob": -0.25, "special": False},
          {"id": 2, "text": "</s>", "logprob": -1.0, "special": True}]  # fmt: skip
