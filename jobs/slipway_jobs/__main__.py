@@ -20,6 +20,7 @@ from slipway_process.supervisor import OnFailure, Supervisor
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.gateway_calls import open_calls
 from .dispatch.validation import Validator
+from .object_stores.listed import StoreList
 from .serving.app import admin_app, public_app
 from .serving.batch_list import BatchLists
 from .serving.batches_api import BatchesApi
@@ -28,6 +29,7 @@ from .serving.conversations_api import ConversationsApi
 from .serving.files_api import FilesApi
 from .serving.idempotency import LEASE_S, IdempotentRequests
 from .serving.jobs_api import JobsApi
+from .serving.object_inputs import ObjectInputs
 from .serving.turns_api import TurnsApi
 from .serving.upload import Uploads
 from .serving.viewers import open_viewers
@@ -65,6 +67,10 @@ def main() -> None:
         secrets = parse_secrets(settings.webhook_secret.get_secret_value())
     except ValueError as error:
         sys.exit(f"slipway-jobs: --webhook-secret: {error}")
+    try:
+        StoreList(settings.object_stores_file).check()
+    except ValueError as error:
+        sys.exit(f"slipway-jobs: --object-stores-file: {error}")
     if settings.webhook_hosts and not secrets:
         sys.exit("slipway-jobs: --webhook-hosts needs --webhook-secret")
     try:
@@ -80,9 +86,8 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         OSError: a port is taken, or the file of certificates cannot be read.
     """
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
-    files = FileStore(database, settings.max_tenant_bytes, keyring)
+    files, lease_s = FileStore(database, settings.max_tenant_bytes, keyring), min(LEASE_S, settings.lease_s)
     batches, lines = _stores(settings, database, owner, keyring)
-    lease_s = min(LEASE_S, settings.lease_s)
     conversations = conversation_store_of(settings, database, keyring)
     keys_seen = KeyStore(database, settings.max_tenant_idempotency_keys, settings.idempotency_key_retention_s, lease_s)
 
@@ -98,18 +103,19 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         viewers = await stack.enter_async_context(opening)
         validator = Validator(settings, database, files, batches, owner)
         dispatcher = Dispatcher(settings, database, lines, calls, validator, metrics, purge=purge)
-        uploads, webhooks = Uploads(settings, database, files), DeliveryStore(database)
+        uploads, webhooks, wake = Uploads(settings, database, files), DeliveryStore(database), dispatcher.wake
+        objects = ObjectInputs(settings, uploads, StoreList(settings.object_stores_file))
         receivers = Receivers(ListedHosts(settings.webhook_hosts))
         callbacks = Callbacks(database, webhooks, receivers, secrets)
         idempotent = IdempotentRequests(database, keys_seen, lease_s)
         deliverer = Deliverer(database, webhooks, receivers, secrets, metrics)
         routes = [
             *FilesApi(settings, database, files, uploads, idempotent, metrics).routes(),
-            *BatchesApi(settings, database, batches, files, callbacks, idempotent, dispatcher.wake).routes(),
+            *BatchesApi(settings, database, batches, files, callbacks, idempotent, wake, objects=objects).routes(),
             *callbacks.routes(),
             *(BatchLists(database, batches, viewers).routes() if viewers else ()),
             *(conversation_routes(database, conversations, metrics) if settings.conversations else ()),
-            *JobsApi(settings, database, batches, uploads, callbacks, idempotent, dispatcher.wake).routes(),
+            *JobsApi(settings, database, batches, uploads, callbacks, idempotent, wake).routes(),
         ]
 
         stop = asyncio.Event()

@@ -120,6 +120,11 @@ class JobsSettings(ProcessSettings):
         description='file with {"keys": [{"id": ..., "key": 32 bytes in base64}]} that contents are encrypted with '
         "in the database: the first one encrypts, each of them decrypts; without one they are plain",
     )
+    object_stores_file: FilePath = Field(
+        "",
+        description="file with the buckets, endpoints and credentials by which batches of each tenant may read input "
+        "files from S3; without one they may not",
+    )
     webhook_hosts: Annotated[Names, AfterValidator(_webhook_hosts)] = Field(
         (),
         description="hosts that a callback_url may name, such as hooks.tools.svc or *.example.com; "

@@ -833,6 +833,15 @@ def test_a_receiver_of_spans_reaches_every_process() -> None:
 POSTGRES = {"enabled": True, "databaseSecret": {"name": "database"}}
 
 
+def test_the_list_of_object_stores_is_a_mounted_secret() -> None:
+    found = objects(values={"jobs": POSTGRES | {"objectStores": {"existingSecret": "stores"}}})
+    spec = find(found, "Deployment", "slipway-jobs")["spec"]["template"]["spec"]
+    assert "--object-stores-file=/etc/slipway/object-stores/stores.json" in spec["containers"][0]["args"]
+    [volume] = [volume for volume in spec["volumes"] if volume["name"] == "object-stores"]
+    assert volume["secret"] == {"secretName": "stores", "items": [{"key": "stores.json", "path": "stores.json"}]}
+    assert "object-stores" not in str(find(objects(values={"jobs": POSTGRES}), "Deployment", "slipway-jobs"))
+
+
 def test_conversations_are_on_at_gateways_and_jobs_alike() -> None:
     values = {"jobs": POSTGRES | {"sealing": {"existingSecret": "sealing"}}, "conversations": {"enabled": True}}
     found = objects(values=values)

@@ -21,6 +21,16 @@ OF_ANTHROPIC = [
     LargeBody("tools for Anthropic's API", MESSAGES, items_of("tools", TOOL, max_tokens=1, messages=[])),
     LargeBody("prose to count", f"{MESSAGES}/count_tokens", field_of("system", PROSE, messages=[])),
 ]
+OF_TGI = [
+    LargeBody("prose in TGI's shape", "/generate", filled('{"inputs":"', PROSE, '"}')),
+    LargeBody("stops in TGI's shape", "/generate", filled('{"inputs":"a","parameters":{"stop":[', '"a"', "]}}", ",")),
+    LargeBody(
+        "numbers in TGI's shape",
+        "/generate",
+        filled('{"inputs":"a","parameters":{"grammar":{"type":"json","value":{"enum":[', "0", "]}}}}", ","),
+    ),
+    LargeBody("a repeated name in TGI's shape", "/generate", filled("{", '"inputs":0', "}", ",")),
+]
 OF_FIELDS = [
     *(LargeBody(f"n of {name}", "/v1/completions", items_of("n", piece)) for name, piece in PIECES.items()),
     *(LargeBody(f"a name of {name}", "/v1/completions", filled('{"model":[', piece, "]}", ","))
@@ -43,4 +53,4 @@ OF_CLASSIC = [
     LargeBody("texts to classify", "/classify", items_of("input", '"a"')),
     LargeBody("feedback", "/v1/feedback", items_of("labels", '"a"')),
 ]  # fmt: skip
-LARGEST = [*OF_TEXTS, *OF_LISTS, *OF_CHATS, *OF_OTHERS, *OF_ANTHROPIC, *OF_FIELDS, *OF_CLASSIC]
+LARGEST = [*OF_TEXTS, *OF_LISTS, *OF_CHATS, *OF_OTHERS, *OF_ANTHROPIC, *OF_TGI, *OF_FIELDS, *OF_CLASSIC]

@@ -14,7 +14,6 @@ from slipway_gateway.anthropic_api.chat_request import chat_body, tokenize_body
 from slipway_gateway.anthropic_api.endpoint import MAX_BLOCKS
 from slipway_gateway.anthropic_api.message import (
     MAX_CALLS,
-    MAX_LINE_BYTES,
     MAX_RESPONSE_BYTES,
     MessageEvents,
     NoCompletion,
@@ -23,6 +22,7 @@ from slipway_gateway.anthropic_api.message import (
 )
 from slipway_gateway.anthropic_api.schema import COUNT_TOKENS, MESSAGES
 from slipway_gateway.wire.errors import RequestError
+from slipway_gateway.wire.translated_events import MAX_LINE_BYTES
 from tests.gateway.harness import gateway, upstream
 
 USER = {"role": "user", "content": "Is it dark?"}

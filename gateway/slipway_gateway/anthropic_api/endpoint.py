@@ -1,24 +1,22 @@
 """Runs a request to `/v1/messages` through the same code as any chat completion."""
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
-from aiohttp.http import RawRequestMessage
-from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
+from multidict import CIMultiDict
 
 from slipway_process import json_bounds
 from slipway_process.byte_order_mark import without_mark
 
 from ..forwarding import bodies
-from ..forwarding.relay import UnusableResponse
-from ..forwarding.stand_ins import BodyStandIn, ResponseCollector, collected, unframed
+from ..forwarding.stand_ins import ResponseCollector, collected, unframed
+from ..forwarding.translation import JSON, TranslatingWriter, as_posted
 from ..limits.budget import Account
 from ..settings import GatewaySettings
 from ..telemetry.metrics import RequestRecord
-from ..wire import errors, sse
+from ..wire import errors
 from ..wire.errors import MESSAGES, anthropic_error
 from .chat_request import chat_body, tokenize_body
 from .message import MAX_RESPONSE_BYTES, MessageEvents, NoCompletion, error_message, token_count, whole_message
@@ -31,7 +29,6 @@ MAX_BLOCKS = 1 << 14
 MAX_THINGS = 8 * MAX_BLOCKS  # lists, objects and texts, of which a block has some
 # What is decoded takes memory for each object in it.
 _BLOCK_BYTES = 512
-_JSON = "application/json"
 
 Run = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ReadBody = Callable[[web.Request, RequestRecord, Account], Awaitable[bytes]]
@@ -69,7 +66,7 @@ class MessagesCall:
         message_request = await self._read(MESSAGES_DECODER)
         stops = tuple(message_request.stop_sequences or ())
         limit_bytes = min(self._settings.max_body_bytes, MAX_RESPONSE_BYTES)
-        writer = _MessageWriter(limit_bytes, self._request, self._record, stops)
+        writer = TranslatingWriter(limit_bytes, self._request, MessageEvents(stops), self._to_client)
         answer = await self._run(run, "/v1/chat/completions", chat_body(message_request), writer)
         return writer.out or self._whole(writer, answer, lambda body: whole_message(body, stops))
 
@@ -102,15 +99,7 @@ class MessagesCall:
 
     async def _run(self, run: Run, path: str, body: bytes, writer: ResponseCollector) -> web.StreamResponse:
         writer.account = self._account
-        request = self._request
-        headers = CIMultiDict(request.headers)
-        headers[hdrs.CONTENT_TYPE], headers[hdrs.CONTENT_LENGTH] = _JSON, str(len(body))
-        fields = CIMultiDictProxy(headers)
-        message = RawRequestMessage("POST", path, request.version, fields, (), False, None, False, False, URL(path))
-        content, loop = cast("Any", BodyStandIn(body)), request._loop
-        return await run(
-            web.Request(message, content, request.protocol, writer, request.task, loop, remote=request.remote)
-        )
+        return await run(as_posted(self._request, path, body, writer))
 
     def _whole(
         self, writer: ResponseCollector, answer: web.StreamResponse, translate: Callable[[bytes], bytes]
@@ -122,42 +111,12 @@ class MessagesCall:
             status = 502
             self._record.end("upstream_error", status, "invalid_response")
             body = anthropic_error(status, f"The server's answer is not what its API promises: {error}.")
-        return web.Response(body=body, status=status, headers=_to_client(headers, self._record))
+        return web.Response(body=body, status=status, headers=self._to_client(headers))
 
-
-class _MessageWriter(ResponseCollector):
-    """Makes a message's events of a stream while it is written; collects any other response. `out`: the stream."""
-
-    def __init__(
-        self, limit_bytes: int, request: web.Request, record: RequestRecord, stop_sequences: Collection[str]
-    ) -> None:
-        super().__init__(limit_bytes)
-        self._request, self._record = request, record
-        self._events = MessageEvents(stop_sequences)
-        self.out: web.StreamResponse | None = None
-
-    async def write_headers(self, status_line: str, headers: "CIMultiDict[str]") -> None:
-        await super().write_headers(status_line, headers)
-        if self.status == 200 and headers.get(hdrs.CONTENT_TYPE, "").startswith(sse.CONTENT_TYPE):
-            self.out = web.StreamResponse(headers=_to_client(headers, self._record, sse.CONTENT_TYPE))
-            await self.out.prepare(self._request)
-
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        if self.out is None:
-            await super().write(chunk)
-        elif events := self._events.feed(bytes(chunk)):
-            await self.out.write(events)
-            if self._events.is_unusable:
-                await self.out.write_eof()
-                raise UnusableResponse("invalid_response", of_server=True, status=self.status)
-
-    async def write_eof(self, chunk: bytes = b"") -> None:
-        await self.write(chunk)
-        self.ended = True
-        if self.out is not None:
-            if events := self._events.end():
-                await self.out.write(events)
-            await self.out.write_eof()
+    def _to_client(self, headers: "CIMultiDict[str]", kind: str = JSON) -> "CIMultiDict[str]":
+        crossing = unframed(headers, kind)
+        crossing["request-id"] = self._record.request_id  # Anthropic's name of it
+        return crossing
 
 
 def _count_blocks(message_request: CountTokensRequest) -> int:
@@ -169,9 +128,3 @@ def _count_blocks(message_request: CountTokensRequest) -> int:
             results = (getattr(block, "content", None) for block in message.content)
             count += sum(len(result) for result in results if isinstance(result, list))
     return count
-
-
-def _to_client(headers: "CIMultiDict[str]", record: RequestRecord, kind: str = _JSON) -> "CIMultiDict[str]":
-    crossing = unframed(headers, kind)
-    crossing["request-id"] = record.request_id  # Anthropic's name of it
-    return crossing

@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 
 from ..wire.errors import anthropic_error
 from ..wire.json_values import ABSENT, UNREADABLE, is_null, is_object, items_of, list_decoder
+from ..wire.translated_events import TranslatedEvents
 
 _STOP_REASONS = {
     "length": "max_tokens",
@@ -17,12 +18,8 @@ _STOP_REASONS = {
 }
 # A whole response is decoded on the event loop: 4 MiB is several times the longest answer of a model.
 MAX_RESPONSE_BYTES = 4 << 20
-# A line of a stream that is longer than any call of a tool in one piece: the server of it is broken.
-MAX_LINE_BYTES = 1 << 20
 MAX_CALLS = 128  # of tools, in a message or a line of a stream: each becomes objects and events
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-_DONE = b"[DONE]"
-_TOO_LONG = "The server of this answer sent an event that is too long."
 
 
 class _Function(Struct):
@@ -160,63 +157,24 @@ def whole_message(body: bytes, stop_sequences: Collection[str]) -> bytes:
     )
 
 
-class MessageEvents:
-    """Makes the events of a message of those of a chat completion, piece by piece."""
+class MessageEvents(TranslatedEvents):
+    """Makes the events of a message of those of a chat completion."""
 
     def __init__(self, stop_sequences: Collection[str]) -> None:
+        super().__init__()
         self._stop_sequences = stop_sequences
-        self._pieces: list[bytes] = []  # of a line that is not at its end
-        self._pieces_bytes = 0
-        self._has_begun = self._has_ended = self._has_pinged = False
-        self.is_unusable = False  # what came from the server is no chat completion, or too long
+        self._has_begun = False
         self._block: tuple[str, int] | None = None  # kind of the open block, and index of its call
         self._blocks = 0
         self._has_calls = False
         self._last = _Choice()
         self._usage: _Usage | None = None
 
-    def feed(self, chunk: bytes) -> bytes:
-        """The events that follow from a piece of the stream, which may end anywhere."""
-        head, newline, rest = chunk.rpartition(b"\n")
-        if not newline:
-            return self._hold(rest)
-        lines = b"".join((*self._pieces, head)).split(b"\n")
-        self._pieces, self._pieces_bytes = [], 0
-        self._has_pinged = False
-        return b"".join(event for line in lines for event in self._of_line(line.rstrip(b"\r"))) + self._hold(rest)
+    def _is_complete(self) -> bool:
+        return self._last.finish_reason is not None
 
-    def end(self) -> bytes:
-        """The last events, if the stream ended without its own."""
-        if self._has_ended:
-            return b""
-        if self._last.finish_reason is not None:
-            return b"".join(self._finish())
-        return self._broken("The server of this answer ended its stream too early.")
-
-    def _hold(self, rest: bytes) -> bytes:
-        if rest:
-            self._pieces.append(rest)
-            self._pieces_bytes += len(rest)
-        if self._pieces_bytes <= MAX_LINE_BYTES:
-            return b""
-        self._pieces, self._pieces_bytes = [], 0
-        return self._unusable(_TOO_LONG)
-
-    def _of_line(self, line: bytes) -> Iterator[bytes]:
-        if self._has_ended:
-            return
-        if len(line) > MAX_LINE_BYTES:
-            yield self._unusable(_TOO_LONG)
-        elif line.startswith(b":"):
-            if not self._has_pinged:  # one shows as much as many do, and is longer than a comment
-                yield _PING  # a comment of a server that waits: Anthropic's clients expect events
-            self._has_pinged = True
-        elif line.startswith(b"data:"):
-            data = line[5:].strip()
-            if data == _DONE:
-                yield from self._finish()
-            elif data:
-                yield from self._of_data(data)
+    def _alive(self) -> bytes:
+        return _PING  # Anthropic's clients expect events
 
     def _of_data(self, data: bytes) -> Iterator[bytes]:
         try:
@@ -291,14 +249,7 @@ class MessageEvents:
         yield _event("message_stop", {})
         self._has_ended = True
 
-    def _unusable(self, message: str) -> bytes:
-        self.is_unusable |= not self._has_ended
-        return self._broken(message)
-
-    def _broken(self, message: str) -> bytes:
-        if self._has_ended:
-            return b""
-        self._has_ended = True
+    def _error(self, message: str) -> bytes:
         return b"event: error\ndata: " + anthropic_error(502, message) + b"\n\n"
 
 

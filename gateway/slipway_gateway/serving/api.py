@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -53,6 +54,7 @@ from ..sharing.counters import SharedClaims
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..telemetry.tracing import Traces
+from ..tgi_api.endpoint import GENERATE, GENERATE_STREAM, ROOT, GenerateCall
 from ..upstream.adapters import AdapterCall
 from ..upstream.exchange import Stickiness, UpstreamRequest
 from ..upstream.jobs_process import CONVERSATION_PATHS, PATHS, JobsBackend
@@ -78,7 +80,7 @@ from .model_routes import (
     requestable,
 )
 from .tenants_report import report
-from .visible import described, listed, may_use
+from .visible import base_models, described, listed, may_use
 
 if TYPE_CHECKING:
     from slipway_plane import _native
@@ -241,6 +243,7 @@ class PublicApi:
         self._add(app, FEEDBACK, self._rate, "POST")
         for path, call in ((errors.MESSAGES, MessagesCall.create), (COUNT, MessagesCall.count_tokens)):
             self._add(app, path, self._anthropic(call), "POST", serve=self._serve_anthropic)
+        self._add_tgi(app)
         for path, handler in (upgrades or {}).items():
             app.router.add_route("*", path, handler, expect_handler=self._expect)
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
@@ -278,6 +281,15 @@ class PublicApi:
         if self.jobs:
             for path, methods in (PATHS | (CONVERSATION_PATHS if self._turns else {})).items():
                 self._add(app, path, self.jobs.forward, *methods)
+
+    def _add_tgi(self, app: web.Application) -> None:
+        """The endpoints of text-generation-inference, which are for the only model, and each for one by its name."""
+        for endpoint in (GENERATE, GENERATE_STREAM):
+            self._add(app, endpoint, self._tgi(endpoint), "POST")
+            self._add(app, f"{errors.NAMED_TGI}{{name:.+}}{endpoint}", self._tgi(endpoint), "POST")
+        self._add(app, f"{errors.NAMED_TGI}{{name:.+}}", self._tgi(ROOT), "POST")
+        work = partial(self.serve, work=self._tgi(ROOT), route=ROOT)
+        app.router.add_route("POST", ROOT, work, expect_handler=self._expect)
 
     def answered(self, answer: Answer) -> Work:
         async def work(_: web.Request, record: RequestRecord) -> web.StreamResponse:
@@ -479,6 +491,32 @@ class PublicApi:
     async def _serve_anthropic(self, request: web.Request, work: Work, route: str) -> web.StreamResponse:
         return await self.serve(with_bearer(request), work, route)
 
+    def _tgi(self, endpoint: str) -> Work:
+        async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
+            client = requester.client_of(request, record.identity, self._settings)
+            with self.budget.open(client) as account:
+                call = GenerateCall(request, record, self._settings, account, self._arrived)
+                name, only_model = request.match_info.get("name", ""), partial(self._only_model, record)
+                return await call.generate(partial(self.routed, record=record), endpoint, name, only_model)
+
+        return work
+
+    async def _only_model(self, record: RequestRecord) -> str:
+        """The model of requests that name none. Raises RequestError."""
+        await self._await_table()
+        if (table := self._balancer.published.current) is None:
+            raise errors.no_table()
+        tenant = record.identity.tenant if record.identity else None
+        names = list(islice(chain(base_models(table, tenant), requestable(table, tenant)), 2))
+        if len(names) != 1:
+            raise errors.no_only_model()
+        return names[0]
+
+    async def _await_table(self) -> None:
+        """A gateway that was restarted has its table in a moment; kube-proxy may send requests before."""
+        if self._balancer.published.current is None:
+            await self._balancer.published.changed(self._settings.hold_timeout_s)
+
     async def _infer(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         found = request.match_info
         verb = "infer" if request.method == "POST" else found.get("verb", "")
@@ -506,9 +544,7 @@ class PublicApi:
         `before`: of a turn of a conversation, where the turn before it was answered.
         """
         body = held.pop()
-        if self._balancer.published.current is None:
-            # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
-            await self._balancer.published.changed(self._settings.hold_timeout_s)
+        await self._await_table()
         await bodies.let_others_run(body)
         if path and path.opaque:
             fields = RequestFields()

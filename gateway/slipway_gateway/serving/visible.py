@@ -1,5 +1,6 @@
 """Which models of the table a tenant may use (pure): the others do not exist for it."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,12 @@ def listed(table: RouteTable, tenant: KnownTenant | None) -> dict[str, Route]:
     """Routes that the tenant may use, by name: the model's own, or `namespace/name` where another route owns that."""
     routes = (route for route in table.routes.values() if may_use(tenant, table, route))
     return {table.id_of(route): route for route in routes}
+
+
+def base_models(table: RouteTable, tenant: KnownTenant | None) -> Iterator[str]:
+    """Names of the models that the tenant may use, without adapters: these go with the model that they are for."""
+    routes = (route for route in table.routes.values() if not route.base and may_use(tenant, table, route))
+    return (table.id_of(route) for route in routes)
 
 
 def may_use(tenant: KnownTenant | None, table: RouteTable, route: Route) -> bool:

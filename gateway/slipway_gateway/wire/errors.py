@@ -45,6 +45,10 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# Of text-generation-inference's API: its paths, and its types by status; others are those of 400 and 500.
+_TGI_PATHS = frozenset({"/", "/generate", "/generate_stream"})
+NAMED_TGI = "/models/"  # before the name of a model
+_TGI_TYPES = {401: "authentication", 403: "authentication", 429: "overloaded", 503: "overloaded"}
 # OpenAI's code; other engines have the words in the message alone.
 _TOO_LONG_CODE, _TOO_LONG_WORDS = "context_length_exceeded", "maximum context length"
 _REALM = 'Bearer realm="slipway"'  # of the header WWW-Authenticate
@@ -103,6 +107,8 @@ class RequestError(Exception):
             return inference.error_body(self.code, str(self))
         if is_anthropic(path):
             return anthropic_error(self.status, str(self))
+        if is_tgi(path):
+            return tgi_error(self.status, str(self))
         return error_body(self.status, self.code, str(self), self.param, self.kind)
 
 
@@ -114,6 +120,16 @@ def is_anthropic(path: str) -> bool:
 def anthropic_error(status: int, message: str) -> bytes:
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+
+
+def is_tgi(path: str) -> bool:
+    """Whether clients of this path expect errors in the shape of text-generation-inference."""
+    return path in _TGI_PATHS or path.startswith(NAMED_TGI)
+
+
+def tgi_error(status: int, message: str) -> bytes:
+    kind = _TGI_TYPES.get(status, "generation" if status >= 500 else "validation")
+    return msgspec.json.encode({"error": message, "error_type": kind})
 
 
 def error_body(status: int, code: str, message: str, param: str | None = None, kind: str = "") -> bytes:
@@ -136,6 +152,12 @@ def invalid(code: str, message: str, *, status: int = 400, param: str | None = N
 
 def model_not_found(model: str) -> RequestError:
     return invalid("model_not_found", f"The model '{model[:200]}' does not exist.", status=404, param="model")
+
+
+def no_only_model() -> RequestError:
+    """A request of an API without names of models, at a gateway that has another number of them than one."""
+    message = f"This gateway does not serve exactly one model: name one, as model in the body or by {NAMED_TGI}NAME."
+    return invalid("missing_required_parameter", message, param="model")
 
 
 def no_rule(model: str) -> RequestError:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from .callbacks import CALLBACK_URL, Callbacks
 from .fields import BODY_DIGEST, body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, small_of, text_of
 from .files_api import listing
 from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
+from .object_inputs import MAX_CHARACTERS, ObjectInputs
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
 from .upload import new_id
@@ -72,9 +74,11 @@ class BatchesApi:
         callbacks: Callbacks,
         keys: IdempotentRequests,
         wake: Callable[[], None],
+        *,
+        objects: ObjectInputs,
     ) -> None:
         self._settings, self._database, self._callbacks, self._keys = settings, database, callbacks, keys
-        self._batches, self._files, self._wake = batch_store, file_store, wake
+        self._batches, self._files, self._wake, self._objects = batch_store, file_store, wake, objects
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -97,10 +101,7 @@ class BatchesApi:
         expires_s = expires_of(
             small_of(fields, "output_expires_after"), "output_expires_after", self._settings.retention_s
         )
-        file_id = text_of(fields, "input_file_id", 64)
-        file = await self._database.call(self._files.get, tenant, file_id)
-        if file is None or file["purpose"] != "batch":
-            raise no_such_file(file_id)
+        file_id = text_of(fields, "input_file_id", MAX_CHARACTERS)
         new = NewBatch(
             new_id("batch_"),
             tenant,
@@ -110,6 +111,22 @@ class BatchesApi:
             output_expires_s=expires_s,
             callback_url=self._callbacks.url_of(fields),
         )
+        if self._objects.is_object(file_id):
+            return await self._make_of_object(attempt, new)
+        file = await self._database.call(self._files.get, tenant, file_id)
+        if file is None or file["purpose"] != "batch":
+            raise no_such_file(file_id)
+        return await self._make(attempt, new)
+
+    async def _make_of_object(self, attempt: KeyedAttempt, new: NewBatch) -> KeyAnswer:
+        copied = await self._objects.copy(new.tenant, new.input_file_id)
+        try:
+            return await self._make(attempt, replace(new, input_file_id=copied.id))
+        except BaseException:  # the client may have left; a batch that was created nevertheless keeps the file
+            await self._objects.drop(copied)
+            raise
+
+    async def _make(self, attempt: KeyedAttempt, new: NewBatch) -> KeyAnswer:
         made = await make_batch(
             self._settings,
             self._database,

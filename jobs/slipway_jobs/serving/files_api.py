@@ -11,8 +11,6 @@ import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from slipway_process.shares import Shares
-
 from ..settings import JobsSettings
 from ..store.database import Database
 from ..store.file_store import UPLOAD_S, FileStore, NewFile, Row
@@ -45,8 +43,7 @@ class FilesApi:
     ) -> None:
         self._settings, self._database, self._store = settings, database, store
         self._uploads, self._keys, self._metrics = uploads, keys, metrics
-        self._receiving = Shares(settings.max_uploads)
-        metrics.uploads.set_function(self._receiving.taken.total)
+        metrics.uploads.set_function(uploads.receiving.taken.total)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -58,17 +55,13 @@ class FilesApi:
         ]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        tenant = tenant_of(request)
-        if not self._receiving.take(tenant):
-            raise JobsRefusal(429, "too_many_uploads", "Too many files are received now.", retry_after_s=2)
-        try:
-            return await self._keys.run(request, self._create)
-        except JobsRefusal:
-            # A client that still sends would not read the response.
-            await self._skip(request)
-            raise
-        finally:
-            self._receiving.give_back(tenant)
+        with self._uploads.place(tenant_of(request)):
+            try:
+                return await self._keys.run(request, self._create)
+            except JobsRefusal:
+                # A client that still sends would not read the response.
+                await self._skip(request)
+                raise
 
     async def _create(self, request: web.Request, attempt: KeyedAttempt) -> KeyAnswer:
         if request.content_type != "multipart/form-data" or "boundary" not in request.headers["Content-Type"]:

@@ -3,11 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from sqlalchemy import Connection
+
+from slipway_process.shares import Shares
 
 from ..settings import JobsSettings
 from ..store.database import Database
@@ -72,6 +75,17 @@ class Uploads:
 
     def __init__(self, settings: JobsSettings, database: Database, store: FileStore) -> None:
         self._settings, self._database, self._store = settings, database, store
+        self.receiving = Shares(settings.max_uploads)  # how many files are received now
+
+    @contextmanager
+    def place(self, tenant: str) -> Iterator[None]:
+        """While a file is received. Raises JobsRefusal 429: too many are."""
+        if not self.receiving.take(tenant):
+            raise JobsRefusal(429, "too_many_uploads", "Too many files are received now.", retry_after_s=2)
+        try:
+            yield
+        finally:
+            self.receiving.give_back(tenant)
 
     async def receive(self, new: NewFile, chunks: AsyncIterator[bytes]) -> int:
         """Writes a file, which is not visible before `finish`; returns its bytes. After an error it is dropped.
@@ -141,8 +155,12 @@ class Uploads:
             for line in lines:
                 yield line
 
+        return await self.copy(new, chunks(), param)
+
+    async def copy(self, new: NewFile, chunks: AsyncIterator[bytes], param: str) -> Row:
+        """As `write`, of bytes that may end anywhere."""
         try:
-            await self.receive(new, chunks())
+            await self.receive(new, chunks)
             return await self.finish(replace(new), lambda _, row: row)
         except JobsRefusal as refusal:
             refusal.param = param

@@ -261,7 +261,7 @@ def test_safety_11_no_field_is_accepted_and_ignored() -> None:
     )
     for kind in (ChatRequest, CompletionRequest, EmbeddingRequest):
         assert all(name in kind.__struct_fields__ or name in UNSUPPORTED for name in found)
-    for name in ("chat_template", "return_token_ids", "prompt_embeds", "logits_processors"):
+    for name in ("chat_template", "return_tokens_as_token_ids", "prompt_embeds", "logits_processors"):
         with pytest.raises(HttpError) as refusal:
             parse(json.dumps(COMPLETION | {name: ["x"]}).encode(), CompletionRequest)
         assert (refusal.value.param, refusal.value.code) == (name, "unsupported_parameter")

@@ -151,6 +151,7 @@ class CompletionRequest(FullSampling, kw_only=True):
     logprobs: Alternatives | None = None
     echo: bool | None = None
     best_of: BestOf | None = None
+    return_token_ids: bool | None = None  # vLLM's; those of the prompt come from /tokenize
     add_special_tokens: bool = True
 
     @property
@@ -177,6 +178,8 @@ class CompletionRequest(FullSampling, kw_only=True):
         super().check()
         if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
             raise invalid("max_tokens can be 0 only with echo or prompt_logprobs.", "max_tokens")
+        if self.return_token_ids and self.use_beam_search:
+            raise invalid("return_token_ids does not go with beam search.", "return_token_ids")
         if self.beams < self.choices:
             raise invalid(f"best_of must be at least n, which is {self.choices}.", "best_of")
         if self.candidates == self.choices:

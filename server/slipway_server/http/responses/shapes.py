@@ -27,6 +27,7 @@ class Choice:
     def __init__(self) -> None:
         self.text, self.tokens, self.cached_tokens, self.finish = "", 0, 0, FinishReason.ERROR
         self.accepted = self.rejected = 0  # drafted tokens
+        self.token_ids: list[int] = []
         self.logprobs: list[Logprobs] = []
         self.prompt_logprobs: tuple[Logprobs, ...] = ()
 
@@ -34,6 +35,8 @@ class Choice:
         self.text += delta.text
         self.logprobs += [delta.logprobs] if delta.logprobs else []
         self.prompt_logprobs += delta.prompt_logprobs
+        if delta.tokens:  # else the token is computed and not returned
+            self.token_ids.append(delta.token)
         self.tokens = delta.tokens
         self.cached_tokens += delta.cached_tokens
         self.accepted += delta.accepted
@@ -202,6 +205,8 @@ class CompletionShape(Shape):
         if self._body.echo:
             text = self._prompt(index).text + text
         answer = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish}
+        if self._body.return_token_ids:
+            answer["token_ids"] = choice.token_ids
         if (count := self._body.prompt_logprobs) is not None:
             answer["prompt_logprobs"] = format_prompt_logprobs(choice.prompt_logprobs, self._tokenizer, count)
         return answer
@@ -211,7 +216,13 @@ class CompletionShape(Shape):
         if self._body.logprobs is not None and logprobs is None:
             # Resumed from another server, which sent the log probabilities of this token.
             self._offsets_of(index).push(delta.token)
-        return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish}
+        part = {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish}
+        if self._body.return_token_ids:
+            part["token_ids"] = [delta.token] if delta.tokens else []
+        return part
+
+    def is_sent(self, choice: dict[str, Any]) -> bool:
+        return super().is_sent(choice) or bool(choice.get("token_ids"))
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
         if not self._body.echo:
