@@ -15,7 +15,7 @@ from ..routing.table import Route
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
 from .leg import Leg, LegSender
-from .scoring import build_scoring_request, count_tokens
+from .scoring import ScoredTokens, build_scoring_request, count_tokens
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts
 
@@ -54,5 +54,15 @@ class PairComparison:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._legs.fetch(pod.url, score, route.name, pod.revision)) for pod in pods]
         found = [count_tokens(body, twin) if (body := task.result()) else None for task in tasks]
-        if found[0] and found[1] and found[1].count:
-            counts.count_tokens(found[1].count, found[0].flips, found[1].flips)
+        _count(*found, counts)
+
+
+def _count(canary: ScoredTokens | None, twin: ScoredTokens | None, counts: QualityCounts) -> None:
+    """Adds one pair by what its servers scored. What the twin's server did not score is no pair of tokens."""
+    if not twin or not twin.count:
+        return
+    if canary:
+        counts.count_tokens(twin.count, canary.flips, twin.flips)
+        counts.count_choices(len(twin.choices), twin.lost(canary))
+    else:
+        counts.unscored += bool(twin.choices)

@@ -189,9 +189,10 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
-    if metric.of_predictions or metric.of_agreement:
-        row = agreement.row if metric.of_agreement else predictions.row
-        return row(spec, metric, reading)
+    if metric.of_agreement or metric.of_choices:
+        return agreement.row(spec, metric, reading)
+    if metric.of_predictions:
+        return predictions.row(spec, metric, reading)
     if metric.is_paired:
         return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
@@ -277,7 +278,7 @@ def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> Extra
 
 
 def _forecast(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> forecast.End:
-    if metric.of_agreement:
+    if metric.of_agreement or metric.of_choices:
         return agreement.expected(spec, metric, reading)
     if metric.is_paired:
         return forecast.End(*shadow.expected(spec, metric, reading))
