@@ -65,11 +65,12 @@ async def test_without_a_wish_for_it_nothing_is_compared(shadow: TwinShadow, per
 
 
 @pytest.mark.parametrize("bad", [answering(500), saying("")])
-async def test_a_pair_with_a_bad_leg_is_not_compared(bad: Handler) -> None:
-    async with twins(bad, saying("s"), SHADOW, mirror_compare_percentage=100) as (gate, *_):
-        await ask(gate, GREEDY)
-        await until_results(gate, 1)
-        assert quality(gate) == {} and counts(gate)["pairs"] == 1
+async def test_of_a_pair_with_a_bad_leg_no_text_is_compared_and_a_bad_canary_leaves_no_pair_out(bad: Handler) -> None:
+    for legs, found in (((bad, saying("s")), {"unscored": 1}), ((saying("s"), bad), {}), ((bad, bad), {})):
+        async with twins(*legs, SHADOW, mirror_compare_percentage=100) as (gate, *_):
+            await ask(gate, GREEDY)
+            await until_results(gate, 1)
+            assert quality(gate) == found and counts(gate)["pairs"] == 1
 
 
 @pytest.mark.parametrize("fields", [{"input": "x"}, {"prompt": "x" * 5000}])

@@ -38,16 +38,20 @@ class PairComparison:
         route: Route,
         copy: ShadowRequest,
         pods: tuple[Leg, Leg],
-        texts: tuple[ChoiceTexts, ChoiceTexts],
+        texts: tuple[ChoiceTexts | None, ChoiceTexts],
         counts: QualityCounts,
     ) -> None:
         """Compares both responses of a pair that has ended and adds the result to `counts`.
 
-        `pods`: canary and its twin. `texts`: of their responses, in the same order.
+        `pods`: canary and its twin. `texts`: of their responses, in the same order; None where canary's ended badly or
+        has none that can be compared. Which pairs count depends on the twin alone, so that canary leaves none out.
         """
         canary, twin = texts
-        counts.count_texts(equal=canary == twin)
         score = build_scoring_request(copy, twin)
+        if canary is None:
+            counts.unscored += score is not None
+            return
+        counts.count_texts(equal=canary == twin)
         if score is None:
             return
         self._signer.sign(score.headers, route.deployment)
