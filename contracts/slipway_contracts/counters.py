@@ -140,7 +140,8 @@ class QualityCounts:
     pairs in which more than one token in a hundred is a flip. `compared`: scored pairs in which the twin's server
     chooses a token of its response; `changed_millionths`: the parts of such tokens that canary's server does not
     choose, each between 0 and 1 and rounded down, summed over these pairs. `unscored`: pairs of which the twin's server
-    alone scored the tokens, or in which canary alone failed or has no text. Tokens that were drawn, and that no server chooses, are in none of these.
+    alone scored the tokens, or in which canary alone failed or has no text. Tokens that were drawn, and that no server
+    chooses, are in none of these.
     """
 
     texts: Count

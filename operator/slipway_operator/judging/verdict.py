@@ -189,10 +189,9 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
-    if metric.of_agreement or metric.of_choices:
-        return agreement.row(spec, metric, reading)
-    if metric.of_predictions:
-        return predictions.row(spec, metric, reading)
+    if metric.of_predictions or metric.of_agreement or metric.of_choices:
+        row = predictions.row if metric.of_predictions else agreement.row
+        return row(spec, metric, reading)
     if metric.is_paired:
         return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import yaml
 
 from slipway_contracts.counters import MILLION
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason
@@ -25,6 +26,7 @@ from slipway_operator.model.analysis.spec import (
 )
 from slipway_operator.model.analysis.template import parse
 from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
+from testkit import ROOT
 
 LIMIT, SHARE = 0.2, 0.2
 FLIPS = MetricSpec("flips", "TokensFlip", Kind.PAIRED_EVENT, share=SHARE, max_disagreement=LIMIT)
@@ -107,6 +109,16 @@ def test_without_a_scored_response_nothing_passes_and_the_message_says_what_is_s
 )
 def test_a_template_that_cannot_be_meant_so_is_refused(metric: dict[str, object], problem: str) -> None:
     assert problem in parse("t", {"metrics": [{"name": "flips", "event": "TokensFlip", "share": 0.2} | metric]}).problem
+
+
+def test_the_example_of_four_bits_bounds_them() -> None:
+    spec = parse("quantized", yaml.safe_load((ROOT / "examples/quantize.yaml").read_text())["spec"]).spec
+    assert spec
+    (metric,) = (one for one in spec.gating if one.of_choices)
+    alone = AnalysisSpec((metric,), min_samples=MinSamples(warmup_seconds=0, pairs=100))
+    # What scales that are six times too large lost, and what a good conversion did: docs/judge.md.
+    assert judge(alone, reading((12, 9.3))).outcome is Outcome.FAIL
+    assert judge(alone, reading((120, 3.2))).outcome is Outcome.PASS
 
 
 # -- simulated: two scored responses a second, a look after each ten seconds of ten minutes

@@ -200,15 +200,15 @@ class TemplateMetric(ApiType):
     """Event that counts as bad: FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, NonFiniteLogits,
     InvalidJSON (requested JSON, or arguments of a tool call, that cannot be parsed), HungAnswer (which also counts as
     FirstAttemptError), BlockedAnswer (by a guard), RedactedAnswer (likewise), BadResponse (any of these except
-    TruncatedAnswer and RedactedAnswer), or a latency above a quantile of stable's own latencies, such as
-    Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
-    other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
-    is more than 1 % of them, or with maxDisagreement the share of them, and LowerScore a response that the scorer rates lower than the other one. Of feedback of
-    clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
-    FellBack is a request that went to a fallback of spec.traffic or of a ModelRoute, whatever the reason.
-    Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares
-    what classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request
-    for which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does."""
+    TruncatedAnswer and RedactedAnswer), or a latency above a quantile of stable's own latencies, such as Slower(ttft,
+    stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text other than stable's) or TokensFlip
+    (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip is more than 1 % of them, or with
+    maxDisagreement the share of them, and LowerScore a response that the scorer rates lower than the other one. Of
+    feedback of clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with
+    a wrong one. FellBack is a request that went to a fallback of spec.traffic or of a ModelRoute, whatever the reason.
+    Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares what
+    classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request for
+    which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does."""
     scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics

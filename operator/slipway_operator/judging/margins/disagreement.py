@@ -1,4 +1,4 @@
-"""Sentences about predictions, or first choices among tokens, of canary that differ from stable's for the same copies."""
+"""Sentences about predictions of canary, or choices of tokens, that differ from stable's, for the same copies."""
 
 from slipway_operator.model.analysis.spec import MetricSpec
 from slipway_operator.model.analysis.verdict import Disagreement

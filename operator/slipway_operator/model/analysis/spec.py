@@ -37,13 +37,13 @@ class MetricSpec:
     """One metric of an AnalysisTemplate.
 
     The ratio is canary's rate of bad events divided by stable's. A ratio up to `tolerate_ratio` is acceptable. A canary
-    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, if given, when it
-    has at most `max_extra` extra bad responses per 1,000, or a latency less than `max_slowdown` above stable's. The
+    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, if given, when it has
+    at most `max_extra` extra bad responses per 1,000, or a latency less than `max_slowdown` above stable's. The
     distributions of predictions may differ by a population stability index up to `max_psi`. For copies of requests, a
     share up to `max_disagreement` of canary's predictions, or of its first choices among tokens, may differ from
-    stable's. `share` is the part of falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while canary's
-    pods have more load than stable's; meanwhile they let no canary pass. `dry_run` metrics are shown and decide
-    nothing.
+    stable's. `share` is the part of falseRollbackRate that this metric may spend. `latency` metrics are not counted
+    during warm-up, nor while canary's pods have more load than stable's; meanwhile they let no canary pass. `dry_run`
+    metrics are shown and decide nothing.
 
     Raises:
         ValueError: when the metric is invalid; the message is for the author of the template.
