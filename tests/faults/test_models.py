@@ -87,6 +87,7 @@ def lost(server: ServerProcess, texts: Sequence[str], twin: Scored = ()) -> tupl
 
 
 @needs_native
+@pytest.mark.timeout(300)  # three servers load torch
 def test_wrong_scales_choose_few_of_stables_tokens_and_four_bits_nearly_all(models: Path) -> None:
     with serve(GOOD) as stable:
         stable.wait_ready()
