@@ -6,7 +6,10 @@ from slipway_operator.model.analysis.verdict import Disagreement
 READ = "gateways compare requests of setMirrorRoute whose responses they can read, of up to 32 KiB"
 READ_OF_PAIRS = "gateways compare responses of classic models that they can read, of up to 32 KiB"
 
-SCORED = "servers need prompt_logprobs, and scored are prompts with one response of up to 4 KiB together"
+SCORED = (
+    "servers need prompt_logprobs; gateways compare --mirror-compare-percentage of the pairs, of prompts with one "
+    "response of up to 4 KiB together"
+)
 
 
 def sentence(metric: MetricSpec, found: Disagreement) -> str:
