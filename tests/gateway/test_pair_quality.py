@@ -96,7 +96,7 @@ async def test_a_pair_that_the_twin_does_not_score_says_nothing_of_canary() -> N
         assert quality(gate) == {"texts": 1}
 
 
-def scored(ranks: Sequence[int], pieces: Sequence[str]) -> ScoredTokens:
+def score_of(ranks: Sequence[int], pieces: Sequence[str]) -> ScoredTokens:
     tokens = [
         {"7": {"logprob": -1.0, "rank": n, "decoded_token": piece}} for n, piece in zip(ranks, pieces, strict=True)
     ]
@@ -119,11 +119,14 @@ def test_only_tokens_that_the_twins_server_chooses_are_compared(
     canary: tuple[int, ...], twin: tuple[int, ...], lost: int
 ) -> None:
     pieces = ("Count: ", "one", " two", " three")
-    assert scored(twin, pieces).lost(scored(canary, pieces)) == lost
+    assert score_of(twin, pieces).lost(score_of(canary, pieces)) == lost
 
 
 def test_a_server_that_cuts_the_text_otherwise_does_not_choose_those_tokens() -> None:
-    twin, canary = scored((1,) * 4, ("Count: ", "one", " two", " three")), scored((1,) * 3, (": ", "one", " two three"))
+    twin, canary = (
+        score_of((1,) * 4, ("Count: ", "one", " two", " three")),
+        score_of((1,) * 3, (": ", "one", " two three")),
+    )
     assert (canary.count, canary.flips, twin.lost(canary)) == (2, 0, 2)
 
 

@@ -57,8 +57,8 @@ class PairComparison:
         self._signer.sign(score.headers, route.deployment)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._legs.fetch(pod.url, score, route.name, pod.revision)) for pod in pods]
-        found = [count_tokens(body, twin) if (body := task.result()) else None for task in tasks]
-        _count(*found, counts)
+        scored, by_twin = (count_tokens(body, twin) if (body := task.result()) else None for task in tasks)
+        _count(scored, by_twin, counts)
 
 
 def _count(canary: ScoredTokens | None, twin: ScoredTokens | None, counts: QualityCounts) -> None:
