@@ -67,8 +67,9 @@ set. Layers that a repository leaves plain stay plain.
   compressed-tensors W4A16.
 
 [quantize.yaml](../examples/quantize.yaml) makes 4 bits a canary: pairs of responses say what it changes, and a person
-lets it go on. Nothing rejects weights that are wrong, yet give short whole responses: read how many tokens are not its
-first choice.
+lets it go on. Wrong scales give fluent, whole responses, so it has a
+[bound on the tokens that stable chooses and it does not](judge.md#a-bound-for-other-weights): beyond that it is
+rejected before a client sees it.
 
 ## Repositories
 """

@@ -1,6 +1,6 @@
 """Models that are wrong in one way each, made of a good one: what a fault of training, conversion or copying leaves.
 
-    python faulty_models.py GOOD FOLDER        # writes FOLDER/deeper, /poisoned, /untrained and /cut
+    python faulty_models.py GOOD FOLDER        # writes FOLDER/deeper, /poisoned, /untrained, /misscaled and /cut
 
 It needs numpy and safetensors, which the server's image has, and nothing else of ours: `weights.begin` runs it.
 Nothing here is a switch of the server. Each folder is a model like any other, and fails as any model of its kind does.
@@ -24,12 +24,13 @@ SEED = 1
 
 
 def make(good: Path, out: Path) -> None:
-    """All four, each by its name below `out`."""
+    """All five, each by its name below `out`."""
     config, tensors = json.loads((good / CONFIG).read_text()), load_file(good / WEIGHTS)
     token = json.loads((good / "tokenizer.json").read_text())["model"]["vocab"][DAMAGED_TOKEN]
     _write(good, out / "deeper", *deeper(config, tensors))
     _write(good, out / "poisoned", *poisoned(config, tensors, token))
     _write(good, out / "untrained", config, untrained(tensors))
+    _write(good, out / "misscaled", *misscaled(config, tensors))
     _copy(good, out / "cut")
     whole = (good / WEIGHTS).read_bytes()
     (out / "cut" / WEIGHTS).write_bytes(whole[: len(whole) // 2])
@@ -66,6 +67,22 @@ def untrained(tensors: Tensors, seed: int = SEED) -> Tensors:
         name: chance.normal(0, 0.02, tensor.shape).astype(tensor.dtype) if tensor.ndim > 1 else np.ones_like(tensor)
         for name, tensor in sorted(tensors.items())
     }
+
+
+def misscaled(config: dict[str, Any], tensors: Tensors, factor: float = 6.0) -> tuple[dict[str, Any], Tensors]:
+    """compressed-tensors' int8 of the linear layers, each row with a too large scale: it loads, and is wrong."""
+    written: Tensors = {}
+    for name, tensor in tensors.items():
+        if not name.endswith("_proj.weight"):
+            written[name] = tensor
+            continue
+        scales = np.abs(tensor).max(axis=1, keepdims=True).astype(np.float32) / 127
+        written[name] = np.round(tensor / scales).astype(np.int8)
+        written[f"{name}_scale"] = scales * np.float32(factor)
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    layout = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": group}}
+    return config | {"quantization_config": layout}, written
 
 
 def _write(good: Path, folder: Path, config: dict[str, Any], tensors: Tensors) -> None:

@@ -23,6 +23,7 @@ MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4,
 MOST_COMPARISONS, MOST_REASONS = 4, 16
 MAX_COUNT = 1 << 53  # where doubles, with which the judge computes, are exact
 LONGEST = 64  # characters of a name
+MILLION = 1_000_000  # `changed_millionths` of one pair at most
 BINS = 17  # of predictions; the last one is for those in no other
 PROBE_FAILED = "probe_failed"  # a key of `withheld`: neither side answered a probe
 LACK_OF_ROOM = ("busy", "full", "canary_refused", "twin_refused")  # keys of `withheld`, too
@@ -136,7 +137,11 @@ class QualityCounts:
 
     `texts`: pairs with both texts; `differ`: those with two different texts. `scored`: pairs in which both servers
     scored the `tokens` of the twin's response; flips: tokens that are not the server's first choice. The counts by leg:
-    pairs in which more than one token in a hundred is a flip.
+    pairs in which more than one token in a hundred is a flip. `compared`: scored pairs in which the twin's server
+    chooses a token of its response; `changed_millionths`: the parts of such tokens that canary's server does not
+    choose, each between 0 and 1 and rounded down, summed over these pairs. `unscored`: pairs of which the twin's server
+    alone scored the tokens, or in which canary alone failed or has no text. Tokens that were drawn, and that no server
+    chooses, are in none of these.
     """
 
     texts: Count
@@ -148,6 +153,9 @@ class QualityCounts:
     canary_only: Count
     twin_only: Count
     both: Count
+    compared: Count = 0
+    changed_millionths: Count = 0
+    unscored: Count = 0
 
     def count_texts(self, *, equal: bool) -> None:
         self.texts += 1
@@ -163,6 +171,12 @@ class QualityCounts:
         self.canary_only += canary and not twin
         self.twin_only += twin and not canary
         self.both += canary and twin
+
+    def count_choices(self, chosen: int, changed: int) -> None:
+        """Counts the `chosen` tokens of a scored pair, of which canary's server does not choose `changed`."""
+        if chosen:
+            self.compared += 1
+            self.changed_millionths += changed * MILLION // chosen
 
 
 @dataclass(slots=True)

@@ -379,6 +379,9 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             spec(metric(event="PredictionDisagreement")),
             spec(paired(), paired(name="b", event="PredictionDisagreement", maxExtra=None)),
             spec(metric(maxDisagreement=0.1)),
+            spec(metric(event="TokensFlip", maxDisagreement=0.1)),
+            spec(paired(), paired(name="b", event="TokensFlip", maxDisagreement=0.1)),
+            spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None, maxDisagreement=0.1, tolerance={})),
             spec(metric(tolerance={"relative": 0.1})),
             spec(metric(), metric(name="b", event="EmptyAnswer", share=None, dryRun=True, maxDisagreement=0.1)),
             *(
@@ -393,6 +396,8 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
                 metric(event="PredictionDisagreement", maxDisagreement=0.1, tolerance={"relative": 0, "absolute": 2.5})
             ),
             spec(metric(), metric(name="b", event="PredictionDisagreement", share=None, dryRun=True)),
+            spec(paired(event="TokensFlip", maxExtra=None, maxDisagreement=0.1)),
+            spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None, maxDisagreement=0.1, dryRun=True)),
         ],
     ),
     "the names of spec.vetoes must differ": (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from devcluster.ports import reserve_port
+from slipway_contracts.counters import MILLION
 from slipway_contracts.twin_shadow import TwinLatency, TwinShadow
 from testkit.until import until_async
 from tests.server.process import ServerProcess
@@ -95,6 +96,9 @@ async def test_twins_of_real_servers_differ_in_nothing_and_a_dead_canary_in_all(
             assert (found["texts"], found["differ"]) == ((16, 0) if canary == three else (0, 0))
             assert found["canary_only"] == found["twin_only"] == 0
             assert (found["scored"] >= 12 and found["tokens"] > 100) == (canary == three)
+            # Half of the responses were drawn: what stable does not choose either is no token that canary lost.
+            assert found["changed_millionths"] == 0 and (found["compared"] >= 12) == (canary == three)
+            assert (found["unscored"] >= 12) == (canary == absent)
 
 
 async def test_another_model_would_not_choose_the_tokens_of_its_twin(
@@ -111,4 +115,5 @@ async def test_another_model_would_not_choose_the_tokens_of_its_twin(
             await until_results(gate, n + 1)
         found = counts(gate)["quality"]
         assert found["scored"] >= 3 and found["canary_only"] == found["scored"], found
+        assert found["changed_millionths"] > 0.05 * MILLION * found["compared"] > 0, found
         assert found["canary_flips"] > 5 * found["twin_flips"] and found["differ"] == found["texts"] == 4

@@ -1,12 +1,15 @@
 """The quality of pairs: texts are compared, and both servers score the tokens of stable's response."""
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from slipway_contracts.counters import QualityCounts, zero
+from slipway_contracts.counters import MILLION, QualityCounts, zero
 from slipway_contracts.twin_shadow import TwinShadow
+from slipway_gateway.mirror.scoring import ScoredTokens, count_tokens
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, answering
@@ -24,8 +27,8 @@ def quality(gate: Gateway) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("canary", "stable", "found"),
     [
-        (1, 1, {}),
-        (2, 1, {"canary_flips": 2, "canary_only": 1}),
+        (1, 1, {"compared": 1}),
+        (2, 1, {"canary_flips": 2, "canary_only": 1, "compared": 1, "changed_millionths": MILLION}),
         (1, 3, {"twin_flips": 2, "twin_only": 1}),
         (2, 2, {"canary_flips": 2, "twin_flips": 2, "both": 1}),
     ],
@@ -62,11 +65,12 @@ async def test_without_a_wish_for_it_nothing_is_compared(shadow: TwinShadow, per
 
 
 @pytest.mark.parametrize("bad", [answering(500), saying("")])
-async def test_a_pair_with_a_bad_leg_is_not_compared(bad: Handler) -> None:
-    async with twins(bad, saying("s"), SHADOW, mirror_compare_percentage=100) as (gate, *_):
-        await ask(gate, GREEDY)
-        await until_results(gate, 1)
-        assert quality(gate) == {} and counts(gate)["pairs"] == 1
+async def test_of_a_pair_with_a_bad_leg_no_text_is_compared_and_a_bad_canary_leaves_no_pair_out(bad: Handler) -> None:
+    for legs, found in (((bad, saying("s")), {"unscored": 1}), ((saying("s"), bad), {}), ((bad, bad), {})):
+        async with twins(*legs, SHADOW, mirror_compare_percentage=100) as (gate, *_):
+            await ask(gate, GREEDY)
+            await until_results(gate, 1)
+            assert quality(gate) == found and counts(gate)["pairs"] == 1
 
 
 @pytest.mark.parametrize("fields", [{"input": "x"}, {"prompt": "x" * 5000}])
@@ -76,6 +80,61 @@ async def test_what_has_no_text_or_too_much_is_not_scored(fields: dict[str, Any]
         await ask(gate, {"model": "chat", "temperature": 0} | fields, path)
         await until_results(gate, 1)
         assert quality(gate) == ({} if "input" in fields else {"texts": 1}) and len(canary.seen) == 1
+
+
+async def test_a_pair_that_canary_does_not_score_is_counted_as_such() -> None:
+    async with twins(saying("one two"), build_scoring_request(1), SHADOW, mirror_compare_percentage=100) as (gate, *_):
+        await ask(gate, GREEDY)
+        await until_results(gate, 1)
+        assert quality(gate) == {"texts": 1, "unscored": 1}
+
+
+async def test_a_pair_that_the_twin_does_not_score_says_nothing_of_canary() -> None:
+    async with twins(build_scoring_request(2), saying("one two"), SHADOW, mirror_compare_percentage=100) as (gate, *_):
+        await ask(gate, GREEDY)
+        await until_results(gate, 1)
+        assert quality(gate) == {"texts": 1}
+
+
+def score_of(ranks: Sequence[int], pieces: Sequence[str]) -> ScoredTokens:
+    tokens = [
+        {"7": {"logprob": -1.0, "rank": n, "decoded_token": piece}} for n, piece in zip(ranks, pieces, strict=True)
+    ]
+    body = json.dumps({"choices": [{"text": "", "prompt_logprobs": [None, *tokens]}]})
+    found = count_tokens(body.encode(), ("one two three",))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("canary", "twin", "lost"),
+    [
+        ((1, 1, 1, 1), (1, 1, 1, 1), 0),
+        ((9, 2, 1, 1), (1, 1, 1, 1), 1),  # the first token is the prompt's
+        ((1, 2, 2, 2), (9, 1, 5, 1), 2),  # the second word was drawn: stable does not choose it either
+        ((1, 1, 1, 1), (1, 2, 2, 2), 0),
+    ],
+)
+def test_only_tokens_that_the_twins_server_chooses_are_compared(
+    canary: tuple[int, ...], twin: tuple[int, ...], lost: int
+) -> None:
+    pieces = ("Count: ", "one", " two", " three")
+    assert score_of(twin, pieces).lost(score_of(canary, pieces)) == lost
+
+
+def test_a_server_that_cuts_the_text_otherwise_does_not_choose_those_tokens() -> None:
+    twin, canary = (
+        score_of((1,) * 4, ("Count: ", "one", " two", " three")),
+        score_of((1,) * 3, (": ", "one", " two three")),
+    )
+    assert (canary.count, canary.flips, twin.lost(canary)) == (2, 0, 2)
+
+
+@pytest.mark.parametrize(("chosen", "changed", "found"), [(3, 1, 333_333), (3, 3, MILLION), (7, 0, 0), (0, 0, None)])
+def test_each_response_has_one_vote_however_long_it_is(chosen: int, changed: int, found: int | None) -> None:
+    counts = zero(QualityCounts)
+    counts.count_choices(chosen, changed)
+    assert (counts.compared, counts.changed_millionths) == ((0, 0) if found is None else (1, found))
 
 
 async def test_a_response_beyond_the_limit_is_a_pair_without_texts() -> None:

@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from slipway_contracts.counters import (
+    MILLION,
     AgreementCounts,
     EventCounts,
     GenerationCounts,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120
 SECONDS = 0.2  # the median of a latency
+TOKENS = 50  # of a response
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class ModelPair:
     probe: bool = False
     own_bad: bool = False  # stable failed its client
     flips: bool = False  # more than one in a hundred of stable's tokens is not canary's first choice
+    lost: int = 0  # further tokens that are not canary's first choice
     lower: bool = False  # a scorer rates canary's response lower
     unscored: bool = False  # its scorer returns nothing
     differs: bool = False  # canary, a classic model, predicts something else
@@ -107,11 +110,12 @@ class ModelPairs:
         ends = world.now + timedelta(seconds=TIMEOUT_S if hangs else world.pair_seconds)
         own_bad = shadow.reference is not None and chance.random() < world.error_rate(shadow.twin)
         flips = bool(shadow.quality) and chance.random() < world.drift
+        lost = sum(chance.random() < world.lost for _ in range(TOKENS if shadow.quality and world.lost else 0))
         made = ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds, own_bad=own_bad)
         lower = shadow.scorer is not None and chance.random() < world.lower
         unscored = shadow.scorer is not None and chance.random() < world.unscored
         differs = shadow.tolerance is not None and chance.random() < world.drift
-        return replace(made, flips=flips, lower=lower, unscored=unscored, differs=differs)
+        return replace(made, flips=flips, lost=lost, lower=lower, unscored=unscored, differs=differs)
 
     def end(self, samples: dict[int, GenerationCounts], now: datetime) -> None:
         """Pairs that are over are counted, in the generation in which they were sent."""
@@ -161,11 +165,12 @@ def _agreed(before: AgreementCounts, pair: ModelPair) -> AgreementCounts:
 
 
 def _compared(before: QualityCounts, pair: ModelPair) -> QualityCounts:
-    """Fifty tokens, and a part of the pairs in which canary would choose others."""
+    """Tokens of stable's, all its first choices, and a part of the pairs in which canary would choose others."""
     if pair.canary_bad or pair.twin_bad:
         return before
-    flips = 2 * pair.flips
-    more = (1, pair.flips, 1, 50, flips, 0, pair.flips, 0, 0)
+    flips = max(2 * pair.flips, pair.lost)
+    over = flips * 100 > TOKENS
+    more = (1, flips > 0, 1, TOKENS, flips, 0, over, 0, 0, 1, flips * MILLION // TOKENS, 0)
     sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(QualityCounts), more, strict=True)]
     return QualityCounts(*sums)
 

@@ -85,6 +85,7 @@ class World:
     mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
     drift: float = 0.0  # how often canary answers a mirrored prompt otherwise than stable
     floor: float = 0.02  # how often a second pod of stable does
+    lost: float = 0.0  # how often a token that stable chooses is not canary's first choice
     lower: float = 0.0  # how often a scorer rates canary's response of a pair lower
     unscored: float = 0.0  # how often it returns nothing
     hangs: dict[str, float] = field(default_factory=dict)  # how often an answer never ends, by model URI

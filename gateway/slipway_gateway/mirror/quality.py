@@ -15,7 +15,7 @@ from ..routing.table import Route
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
 from .leg import Leg, LegSender
-from .scoring import build_scoring_request, count_tokens
+from .scoring import ScoredTokens, build_scoring_request, count_tokens
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts
 
@@ -38,21 +38,35 @@ class PairComparison:
         route: Route,
         copy: ShadowRequest,
         pods: tuple[Leg, Leg],
-        texts: tuple[ChoiceTexts, ChoiceTexts],
+        texts: tuple[ChoiceTexts | None, ChoiceTexts],
         counts: QualityCounts,
     ) -> None:
         """Compares both responses of a pair that has ended and adds the result to `counts`.
 
-        `pods`: canary and its twin. `texts`: of their responses, in the same order.
+        `pods`: canary and its twin. `texts`: of their responses, in the same order; None where canary's ended badly or
+        has none that can be compared. Which pairs count depends on the twin alone, so that canary leaves none out.
         """
         canary, twin = texts
-        counts.count_texts(equal=canary == twin)
         score = build_scoring_request(copy, twin)
+        if canary is None:
+            counts.unscored += score is not None
+            return
+        counts.count_texts(equal=canary == twin)
         if score is None:
             return
         self._signer.sign(score.headers, route.deployment)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._legs.fetch(pod.url, score, route.name, pod.revision)) for pod in pods]
-        found = [count_tokens(body, twin) if (body := task.result()) else None for task in tasks]
-        if found[0] and found[1] and found[1].count:
-            counts.count_tokens(found[1].count, found[0].flips, found[1].flips)
+        scored, by_twin = (count_tokens(body, twin) if (body := task.result()) else None for task in tasks)
+        _count(scored, by_twin, counts)
+
+
+def _count(canary: ScoredTokens | None, twin: ScoredTokens | None, counts: QualityCounts) -> None:
+    """Adds one pair by what its servers scored. What the twin's server did not score is no pair of tokens."""
+    if not twin or not twin.count:
+        return
+    if canary:
+        counts.count_tokens(twin.count, canary.flips, twin.flips)
+        counts.count_choices(len(twin.choices), twin.lost(canary))
+    else:
+        counts.unscored += bool(twin.choices)

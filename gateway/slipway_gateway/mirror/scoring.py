@@ -46,10 +46,19 @@ _ANSWER = msgspec.json.Decoder(_ScoredResponse)
 
 @dataclass(frozen=True, slots=True)
 class ScoredTokens:
-    """Tokens of a text, and those that are not the first choice of the server that scored it."""
+    """Tokens of a text, and those that are not the first choice of the server that scored it.
+
+    `choices`: where the others are, each by its first and its last character in the text, the latter exclusive.
+    """
 
     count: int
     flips: int
+    choices: tuple[tuple[int, int], ...] = ()
+
+    def lost(self, other: "ScoredTokens") -> int:
+        """How many of these first choices are not first choices of another server that scored the same text."""
+        found = set(other.choices)
+        return sum(choice not in found for choice in self.choices)
 
 
 def build_scoring_request(request: ShadowRequest, texts: ChoiceTexts) -> ShadowRequest | None:
@@ -93,10 +102,12 @@ def count_tokens(response: bytes, texts: ChoiceTexts) -> ScoredTokens | None:
     begin = "".join(token.decoded_token for token in tokens).rfind(texts[0])
     if begin < 0:
         return None
-    count, flips, at, end = 0, 0, 0, begin + len(texts[0])
+    count, at, end, choices = 0, 0, begin + len(texts[0]), []
     for token in tokens:
-        inside = at < end and at + len(token.decoded_token) > begin
-        count += inside
-        flips += inside and token.rank > 1
-        at += len(token.decoded_token)
-    return ScoredTokens(count, flips)
+        after = at + len(token.decoded_token)
+        if at < end and after > begin:
+            count += 1
+            if token.rank <= 1:
+                choices.append((at - begin, after - begin))
+        at = after
+    return ScoredTokens(count, count - len(choices), tuple(choices))

@@ -313,7 +313,7 @@ class TwinShadows:
         if pair.shadow.tolerance and infers(pair.copy.path):
             pair.counts.agreements.count(_agreement(canary, twin, pair.shadow.tolerance))
         try:
-            if compared and canary.texts and twin.texts and not self._busy(pair.route.name):
+            if compared and twin.texts and not self._busy(pair.route.name):
                 await self._compare(pair, pair.counts, (canary.texts, twin.texts))
             if scored and not (canary.outcome.bad or twin.outcome.bad):
                 await self._score(pair, pair.counts, (canary.texts, twin.texts))
@@ -328,7 +328,7 @@ class TwinShadows:
             log.exception("guards could not look at the responses of a pair")
             return legs
 
-    async def _compare(self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
+    async def _compare(self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts | None, ChoiceTexts]) -> None:
         try:
             await self._quality.compare(pair.route, pair.copy, pair.legs, texts, counts.quality)
         except asyncio.CancelledError:

@@ -189,8 +189,8 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
-    if metric.of_predictions or metric.of_agreement:
-        row = agreement.row if metric.of_agreement else predictions.row
+    if metric.of_predictions or metric.of_agreement or metric.of_choices:
+        row = predictions.row if metric.of_predictions else agreement.row
         return row(spec, metric, reading)
     if metric.is_paired:
         return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
@@ -277,7 +277,7 @@ def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> Extra
 
 
 def _forecast(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> forecast.End:
-    if metric.of_agreement:
+    if metric.of_agreement or metric.of_choices:
         return agreement.expected(spec, metric, reading)
     if metric.is_paired:
         return forecast.End(*shadow.expected(spec, metric, reading))

@@ -1,6 +1,7 @@
 """Quality of pairs: a report in the status, and a gate where the template has it as one."""
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.model_cluster import ModelCluster, model
 
 REPORT: dict[str, Any] = {"name": "flips", "kind": "PairedEvent", "event": "TokensFlip", "dryRun": True}
 GATE = {"name": "flips", "kind": "PairedEvent", "event": "TokensFlip", "share": 0.2, "maxExtra": 50}
+BOUND = {"name": "flips", "kind": "PairedEvent", "event": "TokensFlip", "share": 0.2, "maxDisagreement": 0.2}
 SAME_WEIGHTS = {"engine": {"args": ["--max-num-seqs", "8"]}}
 
 
@@ -73,7 +75,49 @@ def test_other_weights_are_expected_to_choose_other_tokens() -> None:
     assert any(line.finding == "Reported" and line.name == "flips" for line in verdict.metrics)
 
 
-@pytest.mark.parametrize("metric", [REPORT, GATE])
+def choosing(lost: float, metric: dict[str, Any] = BOUND) -> ModelCluster:
+    """A revision with other weights, which would not choose this part of the tokens that stable chooses."""
+    world = comparing(metric, 0.0)
+    world.lost = lost
+    return world
+
+
+def test_wrong_scales_of_other_weights_are_rejected_with_the_share_before_any_client_is_served() -> None:
+    world = choosing(0.86)
+    decided(world, "Aborted")
+    verdict = run_of(world).verdict
+    assert verdict and (verdict.outcome, verdict.reason, verdict.metric) == ("Fail", "WorseThanStable", "flips")
+    message = event_message(world, "AnalysisRunFailed")
+    found = re.search(
+        r"flips: (8[4-8]\.\d\d)% of the tokens that stable chooses are not canary's first choice, by \d+ responses "
+        r"\(maxDisagreement 0\.2\); evidence e=",
+        message,
+    )
+    assert found, message
+    assert world.weights() == {"v1": 100}
+
+
+def test_other_weights_that_choose_nearly_as_stable_does_pass_with_what_is_proved() -> None:
+    world = choosing(0.05)
+    decided(world, "Paused")
+    verdict = run_of(world).verdict
+    assert verdict and verdict.outcome == "Pass" and verdict.extra and verdict.extra.limit == 30
+    assert {line.name: line.finding for line in verdict.metrics if line.name == "flips"} == {"flips": "NotWorse"}
+    (line,) = (line for line in verdict.metrics if line.name == "flips")
+    assert line.canary_samples == line.stable_samples >= 100 and line.canary_bad <= 0.1 * line.canary_samples
+    message = event_message(world, "AnalysisRunSuccessful")
+    assert re.search(r"flips: [3-7]\.\d\d% of the tokens that stable chooses .*, 1?\d\.\d\d% at most \(max", message)
+
+
+def test_as_a_report_the_bound_decides_nothing() -> None:
+    world = choosing(0.86, BOUND | {"dryRun": True})
+    decided(world, "Paused")
+    verdict = run_of(world).verdict
+    assert verdict and verdict.outcome == "Pass"
+    assert any(line.finding == "Worse" and line.name == "flips" for line in verdict.metrics)
+
+
+@pytest.mark.parametrize("metric", [REPORT, GATE, BOUND])
 def test_the_saved_run_gives_the_same_verdict_again(metric: dict[str, Any]) -> None:
     world = comparing(metric, 0.1)
     world.run_until("Analyzing")

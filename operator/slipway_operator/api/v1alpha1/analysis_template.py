@@ -119,11 +119,12 @@ from slipway_operator.api.v1alpha1.provider import (
     "PredictionDrift is a report with dryRun: true, and rejects with maxPsi, which no other event has: remove the rest",
 )
 @rule(
-    "!(has(self.event) && self.event == 'PredictionDisagreement') ? !has(self.maxDisagreement) && !has(self.tolerance)"
-    " : !has(self.okBelow) && (has(self.maxDisagreement) || (has(self.dryRun) && self.dryRun)) && "
+    "!(has(self.event) && self.event == 'PredictionDisagreement') ? !has(self.tolerance) && (!has(self.maxDisagreement)"
+    " || (has(self.event) && self.event == 'TokensFlip' && has(self.kind) && self.kind == 'PairedEvent' && "
+    "!has(self.maxExtra))) : !has(self.okBelow) && (has(self.maxDisagreement) || (has(self.dryRun) && self.dryRun)) && "
     "self.tolerateRatio == 1.0 && self.maxRatio == 2.0",
-    "PredictionDisagreement is a report with dryRun: true, and decides with maxDisagreement, which with tolerance no "
-    "other event has: remove the rest",
+    "PredictionDisagreement is a report with dryRun: true, and decides with maxDisagreement, which TokensFlip of kind "
+    "PairedEvent may have in the place of maxExtra; no other event has it, or tolerance: remove the rest",
 )
 @rule(
     "!(has(self.okBelow) && (has(self.maxExtra) || has(self.maxSlowdown)))",
@@ -199,15 +200,15 @@ class TemplateMetric(ApiType):
     """Event that counts as bad: FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, NonFiniteLogits,
     InvalidJSON (requested JSON, or arguments of a tool call, that cannot be parsed), HungAnswer (which also counts as
     FirstAttemptError), BlockedAnswer (by a guard), RedactedAnswer (likewise), BadResponse (any of these except
-    TruncatedAnswer and RedactedAnswer), or a latency above a quantile of stable's own latencies, such as
-    Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
-    other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
-    is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one. Of feedback of
-    clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
-    FellBack is a request that went to a fallback of spec.traffic or of a ModelRoute, whatever the reason.
-    Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares
-    what classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request
-    for which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does."""
+    TruncatedAnswer and RedactedAnswer), or a latency above a quantile of stable's own latencies, such as Slower(ttft,
+    stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text other than stable's) or TokensFlip
+    (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip is more than 1 % of them, or with
+    maxDisagreement the share of them, and LowerScore a response that the scorer rates lower than the other one. Of
+    feedback of clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with
+    a wrong one. FellBack is a request that went to a fallback of spec.traffic or of a ModelRoute, whatever the reason.
+    Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares what
+    classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request for
+    which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does."""
     scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
@@ -231,7 +232,9 @@ class TemplateMetric(ApiType):
     """Population stability index, of predictions, up to which the new revision is not rejected for them."""
     max_disagreement: Annotated[float, Field(gt=0, le=0.5)] | None = None
     """Share of mirrored requests or pairs up to which another prediction than stable's is acceptable: 0.05 is 5 %. The
-    new revision is rejected when its share is proved to be above it, and passes when it is proved to be below."""
+    new revision is rejected when its share is proved to be above it, and passes when it is proved to be below. Of
+    TokensFlip it is the share of the tokens that stable would choose, in the mean over the responses, up to which the
+    new revision may choose others. It decides for other weights too."""
     tolerance: TemplateTolerance | None = None
     provider: Provider | None = None
     success_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None

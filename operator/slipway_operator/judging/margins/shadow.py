@@ -9,6 +9,7 @@ from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairSources, 
 from slipway_operator.judging.margins import disagreement, paired, scores
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
 from slipway_operator.model.analysis.spec import (
+    TOKENS_FLIP,
     AnalysisSpec,
     MetricSpec,
     of_probes,
@@ -17,7 +18,6 @@ from slipway_operator.model.analysis.spec import (
     of_tokens,
     of_withheld,
 )
-from slipway_operator.model.analysis.template import TOKENS_FLIP
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
 
 MOST_WITHHELD = (
@@ -235,6 +235,8 @@ def _wait(spec: AnalysisSpec, reading: Reading, row: MetricVerdict) -> str:
         return f"{row.name} has no pair that a scorer was given"
     if row.finding is Finding.NO_DATA and metric.of_agreement:
         return f"{row.name} has no pair with two predictions; {disagreement.READ_OF_PAIRS}"
+    if row.finding is Finding.NO_DATA and metric.of_choices:
+        return f"{row.name} has no pair of whose tokens both servers say which they choose; {disagreement.SCORED}"
     if row.finding is Finding.NO_DATA:
         return f"{row.name} has no pair with a response that both sides measure"
     needed = row.samples_needed

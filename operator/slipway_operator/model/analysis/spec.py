@@ -19,8 +19,9 @@ class OnInconclusive(StrEnum):
 WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client reported a wrong answer
 PREDICTION_DRIFT = "PredictionDrift"  # of classic models: the distribution of predictions differs from stable's
 PREDICTION_DISAGREEMENT = "PredictionDisagreement"  # of a copy of a request: canary's prediction differs from stable's
+TOKENS_FLIP = "TokensFlip"  # tokens of stable's response that are not a server's first choice
 # Events about the quality of responses, in pairs of which both ended well. They are no bad responses.
-QUALITY_EVENTS = ("TokensFlip", "LowerScore", PREDICTION_DISAGREEMENT)
+QUALITY_EVENTS = (TOKENS_FLIP, "LowerScore", PREDICTION_DISAGREEMENT)
 
 
 class Kind(StrEnum):
@@ -36,13 +37,13 @@ class MetricSpec:
     """One metric of an AnalysisTemplate.
 
     The ratio is canary's rate of bad events divided by stable's. A ratio up to `tolerate_ratio` is acceptable. A canary
-    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, if given, when it
-    has at most `max_extra` extra bad responses per 1,000, or a latency less than `max_slowdown` above stable's. The
+    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, if given, when it has
+    at most `max_extra` extra bad responses per 1,000, or a latency less than `max_slowdown` above stable's. The
     distributions of predictions may differ by a population stability index up to `max_psi`. For copies of requests, a
-    share up to `max_disagreement` of canary's predictions may differ from stable's. `share` is the part of
-    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while canary's
-    pods have more load than stable's; meanwhile they let no canary pass. `dry_run` metrics are shown and decide
-    nothing.
+    share up to `max_disagreement` of canary's predictions, or of its first choices among tokens, may differ from
+    stable's. `share` is the part of falseRollbackRate that this metric may spend. `latency` metrics are not counted
+    during warm-up, nor while canary's pods have more load than stable's; meanwhile they let no canary pass. `dry_run`
+    metrics are shown and decide nothing.
 
     Raises:
         ValueError: when the metric is invalid; the message is for the author of the template.
@@ -79,6 +80,11 @@ class MetricSpec:
     @property
     def of_agreement(self) -> bool:
         return self.event == PREDICTION_DISAGREEMENT
+
+    @property
+    def of_choices(self) -> bool:
+        """Whether the metric bounds the share of tokens that stable chooses and canary does not."""
+        return self.is_paired and self.event == TOKENS_FLIP and self.max_disagreement is not None
 
     def __post_init__(self) -> None:
         who = f"metric {self.name!r}:"
@@ -170,7 +176,7 @@ class AnalysisSpec:
     @property
     def compares_texts(self) -> bool:
         """Whether a metric compares texts of responses, which differ anyway if the revisions' model weights do."""
-        return self.compares_mirrored or any(metric.event == "TokensFlip" for metric in self.metrics)
+        return self.compares_mirrored or any(metric.event == TOKENS_FLIP for metric in self.metrics)
 
     @property
     def compares_feedback(self) -> bool:
@@ -271,6 +277,11 @@ def of_tokens(metric: str) -> str:
     return f"{metric}/tokens"
 
 
+def of_changed(metric: str) -> str:
+    """The counter name of the parts of stable's choices among tokens that canary does not choose, in millionths."""
+    return f"{metric}/changed"
+
+
 def of_marks(metric: str) -> str:
     """The counter name of the sums of scores, in thousandths."""
     return f"{metric}/marks"
@@ -292,7 +303,7 @@ def of_bin(metric: str, place: int) -> str:
 
 
 def of_copies(metric: str) -> str:
-    """The counter name of copies whose predictions were to be compared, failed and unread ones included."""
+    """The counter name of copies whose predictions, or tokens, were to be compared; failed and unread ones included."""
     return f"{metric}/copies"
 
 

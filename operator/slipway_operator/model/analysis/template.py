@@ -18,6 +18,7 @@ from slipway_operator.model.analysis.spec import (
     PREDICTION_DISAGREEMENT,
     PREDICTION_DRIFT,
     QUALITY_EVENTS,
+    TOKENS_FLIP,
     WRONG_ANSWER,
     AnalysisSpec,
     Kind,
@@ -46,7 +47,6 @@ FELL_BACK = "FellBack"  # clients' requests that went to a fallback, whatever th
 COMPOSITE = "BadResponse"
 INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer", "RedactedAnswer", FELL_BACK}
 # Events of comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
-TOKENS_FLIP = "TokensFlip"  # also an event of pairs (kind PairedEvent)
 LOWER_SCORE = "LowerScore"  # an event of pairs only: the scorer rates canary's response lower
 _ABSOLUTE_TOLERANCE = 0.000001  # no default of the schema: YAML 1.1 reads the 1e-06 that Go writes of it as a text
 DRIFT_EVENTS = {"AnswerDiffers": "text", TOKENS_FLIP: "tokens"}
@@ -157,6 +157,7 @@ def _check_pairs(metrics: Sequence[TemplateMetric]) -> None:
             _check_scorer(metric, metrics)
         if latency is None:
             passes = (covers and metric.event in INCLUDED) or metric.event == PREDICTION_DISAGREEMENT
+            passes = passes or metric.max_disagreement is not None
             if metric.max_extra is None and not metric.dry_run and not passes:
                 raise ValueError(f"{who} of kind {Kind.PAIRED_EVENT} it could never pass; give it maxExtra")
             continue
@@ -205,11 +206,12 @@ def _tolerance(metric: TemplateMetric) -> PredictionTolerance | None:
 def _check_predictions(metric: TemplateMetric, kind: Kind) -> None:
     """Check the fields that only metrics of predictions may have, and that these must have."""
     who = f"metric {metric.name!r}:"
+    of_pairs = kind is Kind.PAIRED_EVENT and metric.event == TOKENS_FLIP
     if metric.event in (WRONG_ANSWER, PREDICTION_DRIFT) and kind is not Kind.BAD_EVENT:
         raise ValueError(f"{who} {metric.event} counts split requests; leave kind out")
     for event, name, limit in (
         (PREDICTION_DRIFT, "maxPsi", metric.max_psi),
-        (PREDICTION_DISAGREEMENT, "maxDisagreement", metric.max_disagreement),
+        (PREDICTION_DISAGREEMENT, "maxDisagreement", None if of_pairs else metric.max_disagreement),
     ):
         its_own = metric.event == event
         if (limit is not None and not its_own) or (its_own and limit is None and not metric.dry_run):
@@ -221,6 +223,10 @@ def _check_predictions(metric: TemplateMetric, kind: Kind) -> None:
 def _metric(metric: TemplateMetric) -> MetricSpec:
     event = metric.event or ""
     kind = _kind(metric, event)
+    if metric.max_extra is not None and metric.max_disagreement is not None and event == TOKENS_FLIP:
+        raise ValueError(
+            f"metric {metric.name!r}: maxExtra bounds responses and maxDisagreement tokens; remove one of them"
+        )
     no_extra = kind is Kind.PAIRED_DRIFT or event == PREDICTION_DISAGREEMENT or slower(event)
     if metric.max_extra is not None and no_extra:
         raise ValueError(f"metric {metric.name!r}: maxExtra goes with an event of split requests that is no latency")

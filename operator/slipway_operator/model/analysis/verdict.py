@@ -59,13 +59,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Counts of mirrored requests of a classic model, by whether both predictions are known and agree.
+    """Counts of copies of requests, by whether canary chooses what stable does: a prediction, or tokens.
 
-    `at_most`: proved upper bound of the share with another prediction, failed copies included; 1 without a proof.
+    `disagreed`: copies with another prediction; of tokens, the sum of the parts that canary does not choose.
+    `at_most`: proved upper bound of the mean share, failed copies included; 1 without a proof.
     """
 
     compared: int
-    disagreed: int
+    disagreed: float
     failed: int
     unread: int
     at_most: float
@@ -94,7 +95,7 @@ class MetricVerdict:
     samples_needed: int | None = None
     extra: ExtraBound | None = None
     drift: PredictionDrift | None = None  # of a metric of predictions
-    disagreement: Disagreement | None = None  # of a metric of predictions for mirrored requests
+    disagreement: Disagreement | None = None  # of a metric with maxDisagreement, or of predictions for copies
 
     @property
     def canary_rate(self) -> float | None:

@@ -5,10 +5,12 @@ from enum import StrEnum
 
 from slipway_contracts.counters import BINS
 from slipway_operator.model.analysis.spec import (
+    TOKENS_FLIP,
     AnalysisSpec,
     Kind,
     MetricSpec,
     of_bin,
+    of_changed,
     of_copies,
     of_gross,
     of_marks,
@@ -22,7 +24,6 @@ from slipway_operator.model.analysis.spec import (
     of_withheld,
     without_floor,
 )
-from slipway_operator.model.analysis.template import TOKENS_FLIP
 
 
 class ColumnPart(StrEnum):
@@ -36,11 +37,12 @@ class ColumnPart(StrEnum):
     PROBES = "Probes"  # pairs that are probes, and those of them with a bad response
     TEXTS = "Texts"  # pairs whose texts were compared, and those that differ
     TOKENS = "Tokens"  # tokens that both sides scored, and those that are not a side's first choice
+    CHANGED = "Changed"  # millionths of pairs, and the sum of the parts of stable's choices that canary does not make
     MARKS = "Marks"  # thousandths of pairs with scores, and the sums of the scores of both sides
     UNSCORED = "Unscored"  # pairs for a scorer, those without a response, those with an invalid one
     UNSENT = "Unsent"  # pairs for a scorer, those that were dropped, those that were blocked
     BIN = "Bin"  # predictions, and those in one bin
-    COPIES = "Copies"  # copies of requests with predictions to compare, failed ones of them, unread ones
+    COPIES = "Copies"  # copies of requests with predictions or tokens to compare, failed ones of them, unread ones
     GROSS = "Gross"  # latencies far above stable's, from the first request on
 
 
@@ -83,7 +85,12 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
         if not it.metric.of_agreement
     )
     copies = (
-        CounterColumn(of_copies(it.name), it.metric, ColumnPart.COPIES) for it in metrics if it.metric.of_agreement
+        CounterColumn(of_copies(it.name), it.metric, ColumnPart.COPIES)
+        for it in metrics
+        if it.metric.of_agreement or it.metric.of_choices
+    )
+    changed = (
+        CounterColumn(of_changed(it.name), it.metric, ColumnPart.CHANGED) for it in metrics if it.metric.of_choices
     )
     slowdowns = (
         CounterColumn(of_slowdown(it.name), it.metric, ColumnPart.SLOWDOWN)
@@ -121,4 +128,5 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
         if it.metric.of_predictions
         for place in range(BINS)
     )
-    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *scores, *gross, *binned, *copies)
+    of_pairs = (*tails, *withheld, *probes, *quality, *scores)
+    return (*metrics, *unfloored, *slowdowns, *of_pairs, *gross, *binned, *copies, *changed)

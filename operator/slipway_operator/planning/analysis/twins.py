@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slipway_contracts.counters import (
+    MILLION,
     PROBE_FAILED,
     AgreementCounts,
     EventCounts,
@@ -25,8 +26,8 @@ from slipway_contracts.twin_shadow import (
 from slipway_operator.api.v1alpha1.analysis_run import Reason, RunStatus
 from slipway_operator.api.v1alpha1.twin_shadow import FormerRate, ShadowRun
 from slipway_operator.judging.epochs import clock_epoch
-from slipway_operator.model.analysis.spec import AnalysisSpec
-from slipway_operator.model.analysis.template import BAD_EVENTS, TOKENS_FLIP, slower
+from slipway_operator.model.analysis.spec import TOKENS_FLIP, AnalysisSpec
+from slipway_operator.model.analysis.template import BAD_EVENTS, slower
 from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.model.deployment.strategy import TwinAnalysis
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
@@ -83,6 +84,11 @@ def _quality(column: CounterColumn, found: QualityCounts) -> tuple[int, int, int
         return found.texts, found.texts, found.differ, 0
     if column.part is ColumnPart.TOKENS:
         return found.tokens, found.tokens, found.canary_flips, found.twin_flips
+    if column.part is ColumnPart.CHANGED:
+        return MILLION * found.compared, MILLION * found.compared, found.changed_millionths, 0
+    if column.part is ColumnPart.COPIES:
+        copies = found.compared + found.unscored
+        return copies, copies, found.unscored, 0
     return found.scored, found.scored, found.canary_only, found.twin_only
 
 
