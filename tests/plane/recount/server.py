@@ -1,0 +1,133 @@
+"""Model servers of raw sockets, all in one process: what each request wants is in its header `x-want: MODEL.KIND`.
+
+    python -m tests.plane.recount.server PORTS
+
+Prints the ports, one line of JSON; with each line of its standard input it prints how often each port got which want.
+"""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+
+from .mix import INPUT_TOKENS, OUTPUT_TOKENS
+
+SLOW_S = 1.3  # longer than the fast lane waits
+_USAGE = {
+    "prompt_tokens": INPUT_TOKENS,
+    "completion_tokens": OUTPUT_TOKENS,
+    "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
+}
+
+
+def _json(value: object, status: str = "200 OK", more: str = "", kind: str = "application/json") -> bytes:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def _chunks(*pieces: bytes, kind: str, ends: bool = True) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + (b"0\r\n\r\n" if ends else b"")
+
+
+def _completion(text: str, finish: str = "stop", usage: object = _USAGE) -> dict[str, object]:
+    """Has the text in the shapes of both paths."""
+    choice = {"index": 0, "text": text, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    made: dict[str, object] = {"id": "c", "object": "chat.completion", "created": 1, "choices": [choice]}
+    return made | ({"usage": usage} if usage else {})
+
+
+def _event(value: object) -> bytes:
+    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
+
+
+_GOOD = "an answer whose words differ from one another"
+_DELTA = {"choices": [{"index": 0, "delta": {"content": "a"}, "text": "a", "finish_reason": None}]}
+_LAST = {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "stop"}]}
+_ERROR = {"error": {"message": "no", "type": "server_error", "code": "x"}}
+_STREAM = (_event(_DELTA), _event(_DELTA), _event(_LAST), _event({"choices": [], "usage": _USAGE}), _event(b"[DONE]"))
+_OK = _json(_completion(_GOOD))
+RESPONSES: dict[str, bytes] = {
+    "embedding": _json({"data": [{"embedding": [0.1]}], "usage": {"prompt_tokens": INPUT_TOKENS}}),
+    "prediction": _json({"model_name": "plain", "outputs": [{"name": "y", "data": [1.0], "shape": [1]}]}),
+    "chunked": _chunks(json.dumps(_completion(_GOOD)).encode(), kind="application/json"),
+    "stream": _chunks(*_STREAM, kind="text/event-stream"),
+    "broken-stream": _chunks(*_STREAM[:2], kind="text/event-stream", ends=False),
+    "long": _json(_completion(" ".join(f"word{n}" for n in range(14_000)))),
+    "404": _json(_ERROR, "404 Not Found"),
+    "500": _json(_ERROR, "500 Internal Server Error"),
+    "503": _json(_ERROR, "503 Service Unavailable"),
+    "no-usage": _json(_completion(_GOOD, usage=None)),
+    "empty": _json(b""),
+    "loop": _json(_completion("again and " * 200)),
+    "cut": _json(_completion("", finish="length")),
+    "error-in-200": _json(_ERROR),
+    "text": _json(b"hello", kind="text/plain"),
+    "close": _json(_completion(_GOOD), more="Connection: close\r\n"),
+    "half": _OK[:-40],
+    "reset": b"",
+}
+_CLOSES, _ABORTS = {"close"}, {"half", "reset", "broken-stream"}
+
+
+class Server(asyncio.Protocol):
+    """One connection of a gateway. `seen`: counts of its port."""
+
+    def __init__(self, seen: Counter[str]) -> None:
+        self._seen, self._received = seen, b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received = self._received + data if self._received else data
+        head_end = self._received.find(b"\r\n\r\n")
+        if head_end < 0 or not self._is_whole(head_end):
+            return
+        begin = self._received.find(b"x-want: ", 0, head_end) + 8
+        want = self._received[begin : self._received.find(b"\r\n", begin)].decode()
+        self._received = b""
+        self._seen[want] += 1
+        kind = want.partition(".")[2]
+        if kind == "slow":
+            asyncio.get_running_loop().call_later(SLOW_S, self._answer, kind)
+        else:
+            self._answer(kind)
+
+    def _is_whole(self, head_end: int) -> bool:
+        """Gateways send one request at a time, so what has come is a part of one, or all of it."""
+        head = self._received[:head_end].lower()
+        at = head.find(b"content-length: ")
+        if at < 0:
+            return self._received.endswith(b"0\r\n\r\n")
+        return len(self._received) >= head_end + 4 + int(head[at + 16 :].split(b"\r\n", 1)[0])
+
+    def _answer(self, kind: str) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(RESPONSES.get(kind, _OK))
+        if kind in _ABORTS:
+            # What was written leaves first.
+            asyncio.get_running_loop().call_later(0.01 if RESPONSES[kind] else 0, transport.abort)
+        elif kind in _CLOSES:
+            transport.close()
+
+
+async def main(count: int) -> None:
+    loop = asyncio.get_running_loop()
+    seen: list[Counter[str]] = [Counter() for _ in range(count)]
+    ports = []
+    for counts in seen:
+        server = await loop.create_server(lambda counts=counts: Server(counts), "127.0.0.1", 0, backlog=1024)
+        ports.append(server.sockets[0].getsockname()[1])
+    print(json.dumps(ports), flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        print(json.dumps(seen), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))
