@@ -51,6 +51,7 @@ def numbers() -> tuple[dict[str, Any], list[dict[str, int]], dict[str, Any]]:
         "fast": 2,
         "looks": 2,
         "running": 0,
+        "drained_s": 10.0,
         "ledger": [{"tenant": "free", "model": PAID, "input_tokens": 21, "output_tokens": 15}],
         "routes": {f"default/{model}": {"r1": {"requests": 4 * (model == PAID)}} for model in (PAID, "plain")},
     }
@@ -78,6 +79,7 @@ WRONG: dict[str, Callable[[dict[str, Any], list[dict[str, int]], dict[str, Any]]
     "a request that runs for ever": lambda _, __, gateway: gateway.update(running=1),
     "a response that a client did not get": lambda seen, _, __: seen["received"].update({f"{PAID}|r1|200": -1}),
     "a response that was cut": lambda seen, _, __: seen["cut"].update({PAID: 1}),
+    "a request that was lost while the gateway served": lambda seen, _, __: seen["lost_s"].append(9.0),
     "a request that was sent twice": lambda _, servers, __: servers[0].update({f"{PAID}.ok": 3}),
     "a token that was not charged": lambda _, __, gateway: gateway["ledger"][0].update(output_tokens=14),
     "a client that left, of those who never do": lambda _, __, gateway: gateway["metrics"]["requests_total"].append(
@@ -101,8 +103,8 @@ def test_requests_of_all_kinds_are_sent_and_the_same_seed_has_the_same() -> None
     assert {sample.payer for sample in made if sample.model == PAID} == {"free", "limited"}
 
 
-@pytest.mark.parametrize("kind", sorted(set(RESPONSES) - {"half", "reset", "broken-stream"}))
+@pytest.mark.parametrize("kind", sorted(set(RESPONSES[True]) - {"half", "reset", "broken-stream"}))
 def test_a_client_finds_the_end_of_each_response_and_no_end_before(kind: str) -> None:
-    response = RESPONSES[kind]
+    response = RESPONSES[True][kind]
     assert whole_size(response) == whole_size(response + b"HTTP/1.1 200 OK") == len(response)
     assert not any(whole_size(response[:end]) for end in range(0, len(response), max(1, len(response) // 200)))

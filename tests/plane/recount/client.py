@@ -9,13 +9,14 @@ Totals as the last line. Clients also end when the port is closed.
 import asyncio
 import json
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from random import Random
 
-from .mix import Sample, samples
+from .mix import STRAYS, STRICT, Sample, samples
 
 POOL = 3000  # requests that are made at once, and sent in another order than that
 USES = 8  # of each pool
@@ -27,13 +28,14 @@ class Totals:
     """What clients of one process saw. Keys of `received` are MODEL|REVISION|STATUS, of `tokens` PAYER|MODEL.
 
     `cut`: responses that ended in the middle, by model. `lost`: requests whose connection ended without a byte of a
-    response, by model. `left`: requests whose clients left, by model.
+    response, by model, and when (`lost_s`). `left`: requests whose clients left, by model.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
     cut: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
+    lost_s: list[float] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     stuck: int = 0
@@ -88,6 +90,10 @@ class Client(asyncio.Protocol):
         assert self._transport is not None
         self._transport.abort()
 
+    def _close(self) -> None:
+        assert self._transport is not None
+        self._transport.close()
+
     def data_received(self, data: bytes) -> None:
         self._received = self._received + data if self._received else data
         while self._waiting:
@@ -105,7 +111,10 @@ class Client(asyncio.Protocol):
                 self._timer = None
             if value_of(head, b"connection").lower() == "close":
                 return  # the gateway closes it
-            self._send()
+            if sample.kind in STRAYS:
+                self._close()
+            else:
+                self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -113,6 +122,8 @@ class Client(asyncio.Protocol):
         counts = self._totals.cut if self._received else self._totals.lost
         for sample in self._waiting:
             counts[sample.model] += 1
+            if counts is self._totals.lost and sample.model in STRICT:
+                self._totals.lost_s.append(time.monotonic())
             counts = self._totals.lost
         self._waiting.clear()
         if not self.ended.done():
@@ -198,7 +209,7 @@ async def main(config: dict[str, object]) -> None:
     failures = await asyncio.gather(*running, return_exceptions=True)
     if failed := next((failure for failure in failures if isinstance(failure, Exception)), None):
         raise failed
-    print(json.dumps(asdict(totals)), flush=True)
+    print(json.dumps(vars(totals)), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ def totals(clients: Sequence[Json]) -> dict[str, Any]:
             counts.update(client[name])
         for payer, more in client["tokens"].items():
             tokens[payer] = [a + b for a, b in zip(tokens.get(payer, [0, 0, 0]), more, strict=True)]
-    return sums | {"tokens": tokens, "stuck": sum(client["stuck"] for client in clients)}
+    lost_s = [lost_s for client in clients for lost_s in client["lost_s"]]
+    return sums | {"tokens": tokens, "lost_s": lost_s, "stuck": sum(client["stuck"] for client in clients)}
 
 
 def differences(seen: Json, servers: Sequence[Json], gateway: Json) -> list[str]:
@@ -45,9 +46,10 @@ def _ends(seen: Json, gateway: Json) -> Iterator[str]:
             yield f"{name} is {rest} at the end"
     if gateway["running"] or seen["stuck"]:
         yield f"{gateway['running']} requests still run, {seen['stuck']} clients still wait"
-    for name in ("cut", "lost"):
-        if whole := sum(seen[name][model] for model in STRICT):
-            yield f"{whole} requests to servers that do not fail were {name}"
+    if cut := sum(seen["cut"][model] for model in STRICT):
+        yield f"{cut} responses of servers that do not fail were cut"
+    if early := sum(lost_s < gateway["drained_s"] for lost_s in seen["lost_s"]):
+        yield f"{early} requests to servers that do not fail were lost before the gateway drained"
 
 
 def _requests(seen: Json, gateway: Json) -> Iterator[str]:

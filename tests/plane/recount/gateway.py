@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -96,8 +97,8 @@ async def drain(gate: harness.Gateway) -> None:
         await until_async(open_, "connections end", DRAIN_S, holds=lambda count: not count)
 
 
-async def report(gate: harness.Gateway, looks: Looks) -> dict[str, Any]:
-    """All that was counted, once no request runs any more."""
+async def report(gate: harness.Gateway, looks: Looks, drained_s: float) -> dict[str, Any]:
+    """All that was counted, once no request runs any more. `drained_s`: when the drain began."""
     assert gate.plane is not None
     gate.plane._take_quiet_news()
     gate.metrics.render()
@@ -118,6 +119,7 @@ async def report(gate: harness.Gateway, looks: Looks) -> dict[str, Any]:
         "ledger": rows,
         "routes": {name: route["revisions"] for name, route in routes.items()},
         "running": gate.edge.running,
+        "drained_s": drained_s,
     }
 
 
@@ -145,11 +147,12 @@ async def main(config: dict[str, Any]) -> None:
         await asyncio.wait([reading, writing, changing], return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
             await asyncio.gather(writing, changing)  # one of them failed
+        drained_s = time.monotonic()
         await drain(gate)
         for task in (changing, writing):
             task.cancel()
         await asyncio.gather(changing, writing, return_exceptions=True)
-        print(json.dumps(await report(gate, looks)), flush=True)
+        print(json.dumps(await report(gate, looks, drained_s)), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,12 @@ def _chunks(*pieces: bytes, kind: str, ends: bool = True) -> bytes:
     return head + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + (b"0\r\n\r\n" if ends else b"")
 
 
-def _completion(text: str, finish: str = "stop", usage: object = _USAGE) -> dict[str, object]:
-    """Has the text in the shapes of both paths."""
-    choice = {"index": 0, "text": text, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
-    made: dict[str, object] = {"id": "c", "object": "chat.completion", "created": 1, "choices": [choice]}
-    return made | ({"usage": usage} if usage else {})
+def _completion(text: str, finish: str = "stop", usage: object = _USAGE, *, is_chat: bool) -> dict[str, object]:
+    """A response in the shape of its path."""
+    content: dict[str, object] = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
+    choice = {"index": 0, "finish_reason": finish} | content
+    response: dict[str, object] = {"id": "c", "object": "completion", "created": 1, "choices": [choice]}
+    return response | ({"usage": usage} if usage else {})
 
 
 def _event(value: object) -> bytes:
@@ -47,27 +48,35 @@ _DELTA = {"choices": [{"index": 0, "delta": {"content": "a"}, "text": "a", "fini
 _LAST = {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "stop"}]}
 _ERROR = {"error": {"message": "no", "type": "server_error", "code": "x"}}
 _STREAM = (_event(_DELTA), _event(_DELTA), _event(_LAST), _event({"choices": [], "usage": _USAGE}), _event(b"[DONE]"))
-_OK = _json(_completion(_GOOD))
-RESPONSES: dict[str, bytes] = {
-    "embedding": _json({"data": [{"embedding": [0.1]}], "usage": {"prompt_tokens": INPUT_TOKENS}}),
-    "prediction": _json({"model_name": "plain", "outputs": [{"name": "y", "data": [1.0], "shape": [1]}]}),
-    "chunked": _chunks(json.dumps(_completion(_GOOD)).encode(), kind="application/json"),
-    "stream": _chunks(*_STREAM, kind="text/event-stream"),
-    "broken-stream": _chunks(*_STREAM[:2], kind="text/event-stream", ends=False),
-    "long": _json(_completion(" ".join(f"word{n}" for n in range(14_000)))),
-    "404": _json(_ERROR, "404 Not Found"),
-    "500": _json(_ERROR, "500 Internal Server Error"),
-    "503": _json(_ERROR, "503 Service Unavailable"),
-    "no-usage": _json(_completion(_GOOD, usage=None)),
-    "empty": _json(b""),
-    "loop": _json(_completion("again and " * 200)),
-    "cut": _json(_completion("", finish="length")),
-    "error-in-200": _json(_ERROR),
-    "text": _json(b"hello", kind="text/plain"),
-    "close": _json(_completion(_GOOD), more="Connection: close\r\n"),
-    "half": _OK[:-40],
-    "reset": b"",
-}
+
+
+def _responses(*, is_chat: bool) -> dict[str, bytes]:
+    good = _completion(_GOOD, is_chat=is_chat)
+    words = " ".join(f"word{number}" for number in range(14_000))
+    return {
+        "ok": _json(good),
+        "embedding": _json({"data": [{"embedding": [0.1]}], "usage": {"prompt_tokens": INPUT_TOKENS}}),
+        "prediction": _json({"model_name": "plain", "outputs": [{"name": "y", "data": [1.0], "shape": [1]}]}),
+        "chunked": _chunks(json.dumps(good).encode(), kind="application/json"),
+        "stream": _chunks(*_STREAM, kind="text/event-stream"),
+        "broken-stream": _chunks(*_STREAM[:2], kind="text/event-stream", ends=False),
+        "long": _json(_completion(words, is_chat=is_chat)),
+        "404": _json(_ERROR, "404 Not Found"),
+        "500": _json(_ERROR, "500 Internal Server Error"),
+        "503": _json(_ERROR, "503 Service Unavailable"),
+        "no-usage": _json(_completion(_GOOD, usage=None, is_chat=is_chat)),
+        "empty": _json(b""),
+        "loop": _json(_completion("again and " * 200, is_chat=is_chat)),
+        "cut": _json(_completion("", finish="length", is_chat=is_chat)),
+        "error-in-200": _json(_ERROR),
+        "text": _json(b"hello", kind="text/plain"),
+        "close": _json(good, more="Connection: close\r\n"),
+        "half": _json(good)[:-40],
+        "reset": b"",
+    }
+
+
+RESPONSES = {is_chat: _responses(is_chat=is_chat) for is_chat in (False, True)}
 _CLOSES, _ABORTS = {"close"}, {"half", "reset", "broken-stream"}
 
 
@@ -89,13 +98,14 @@ class Server(asyncio.Protocol):
             return
         begin = self._received.find(b"x-want: ", 0, head_end) + 8
         want = self._received[begin : self._received.find(b"\r\n", begin)].decode()
+        is_chat = b"/chat/" in self._received[:head_end].split(b" ", 2)[1]
         self._received = b""
         self._seen[want] += 1
         kind = want.partition(".")[2]
         if kind == "slow":
-            asyncio.get_running_loop().call_later(SLOW_S, self._answer, kind)
+            asyncio.get_running_loop().call_later(SLOW_S, self._answer, kind, is_chat)
         else:
-            self._answer(kind)
+            self._answer(kind, is_chat)
 
     def _is_whole(self, head_end: int) -> bool:
         """Gateways send one request at a time, so what has come is a part of one, or all of it."""
@@ -105,14 +115,14 @@ class Server(asyncio.Protocol):
             return self._received.endswith(b"0\r\n\r\n")
         return len(self._received) >= head_end + 4 + int(head[at + 16 :].split(b"\r\n", 1)[0])
 
-    def _answer(self, kind: str) -> None:
-        transport = self._transport
+    def _answer(self, kind: str, is_chat: bool) -> None:
+        transport, responses = self._transport, RESPONSES[is_chat]
         if transport is None or transport.is_closing():
             return
-        transport.write(RESPONSES.get(kind, _OK))
+        transport.write(responses.get(kind, responses["ok"]))
         if kind in _ABORTS:
             # What was written leaves first.
-            asyncio.get_running_loop().call_later(0.01 if RESPONSES[kind] else 0, transport.abort)
+            asyncio.get_running_loop().call_later(0.01 if responses[kind] else 0, transport.abort)
         elif kind in _CLOSES:
             transport.close()
 
