@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import resource
 import sys
 import tempfile
 import time
@@ -189,9 +190,12 @@ def main(arguments: list[str] | None = None) -> int:
         for part in parts
     ]
     rate = sum(part.requests for part in parts) / seconds
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_us = (used.ru_utime + used.ru_stime) * 1e6 / max(1, sum(part.requests for part in parts))
     more: dict[str, Any] = {"seed": options.seed, "seconds": round(seconds, 1), "requests_per_s": round(rate)}
+    more["cpu_us_per_request"] = round(cpu_us)
     path = write(report("recount", rows, held, **more))
-    print(*held, f"{rate:,.0f} requests/s, {path}", sep="\n")
+    print(*held, f"{rate:,.0f} requests/s, {cpu_us:.0f} µs of CPU time for each, {path}", sep="\n")
     return int(not all(bar.ok for bar in held))
 
 
