@@ -75,13 +75,11 @@ async def child(module: str, argument: object) -> AsyncIterator[Child]:
         await process.wait()
 
 
-async def run_part(random: Random, requests: int, clients: int, connections: int, show: Callable[[int], None]) -> Part:
+async def run_part(
+    options: argparse.Namespace, seed: str, requests: int, keys: list[tuple[str, str]], show: Callable[[int], None]
+) -> Part:
     """One gateway serves so many requests, drains at the end of them, and all numbers are compared."""
-    keys = (
-        [(name, make_key(id_)) for name, id_ in ((LIMITED, "aaaaaa"), (FREE, "bbbbbb"))]
-        if random.random() < 0.5
-        else []
-    )
+    random, clients, connections = Random(seed), options.clients, options.connections
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = await stack.enter_async_context(child("server", str(PORTS)))
@@ -128,8 +126,8 @@ async def run_part(random: Random, requests: int, clients: int, connections: int
 
 
 async def run(options: argparse.Namespace) -> list[Part]:
-    """All parts, until one has a difference."""
-    random, parts = Random(options.seed), []
+    """All parts, until one has a difference. Every second gateway has tenants, and requires their keys."""
+    parts: list[Part] = []
     done, began_s = 0, time.monotonic()
 
     def show(of_part: int) -> None:
@@ -141,7 +139,10 @@ async def run(options: argparse.Namespace) -> list[Part]:
 
     while done < options.requests:
         size = min(options.part, options.requests - done)
-        part = await run_part(random, size, options.clients, options.connections, show)
+        keys = (
+            [(name, make_key(id_)) for name, id_ in ((LIMITED, "aaaaaa"), (FREE, "bbbbbb"))] if len(parts) % 2 else []
+        )
+        part = await run_part(options, f"{options.seed}/{len(parts)}", size, keys, show)
         parts.append(part)
         done += size
         for problem in part.problems:

@@ -34,10 +34,10 @@ from .mix import BROKEN, MODELS
 CHANGE_S = 0.3
 WEIGHTS = (0, 1, 10, 50, 90, 99, 100)
 DRAIN_S = 120
-# A tenant of which requests are refused now and then, and one that is almost never limited.
+# A tenant of which requests are refused where some hundred come in a second, and one that is never limited.
 LIMITED, FREE = "limited", "free"
 _POLICIES = {
-    LIMITED: Policy(Limits(requests_per_minute=30_000, burst_s=1.0), budget=Budget(10**15, 10**15)),
+    LIMITED: Policy(Limits(requests_per_minute=600, burst_s=1.0), budget=Budget(10**15, 10**15)),
     FREE: Policy(Limits(requests_per_minute=10**9, input_tokens_per_minute=10**12)),
 }
 
