@@ -73,8 +73,8 @@ _UNREADABLE: dict[str, int] = {
     "garbage": 20,
     "half-request": 30,
 }
-# After these the gateway serves the rest of a connection by Python. The client closes it, so that the fast lane has most
-# of the others.
+# After these the gateway serves the rest of a connection by Python. So the client closes it, and most others are served
+# by the fast lane.
 STRAYS = frozenset({"chunked-request", "in-parts", "pipelined", "no-text", *_UNREADABLE})
 _KINDS = (*_SERVED, *_UNREADABLE)
 _SHARES = [*(share for share, _ in _SERVED.values()), *_UNREADABLE.values()]
