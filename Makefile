@@ -107,9 +107,10 @@ masked: setup ## the engine as on a CPU without AVX512: with kernels for AVX2, a
 	    tests/server/engine/test_sampler.py -m "not extended" -n 2 --dist loadfile || exit 1; \
 	done
 
-extended: tools ## what takes minutes and is in no ordinary run: all that is marked so under tests/
+extended: tools ## what takes minutes and is in no ordinary run: all that is marked so under tests/, and the gateway's tests without its data plane
 	$(PY) -m devcluster build promtool fake-gcs-server h2spec cert-manager
 	$(VENV)/bin/pytest tests -m extended -n 2 --dist loadfile --durations=12
+	SLIPWAY_TEST_PLANE=off $(VENV)/bin/pytest tests/gateway -m "not extended" -n 2 --dist loadfile
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up
@@ -206,6 +207,9 @@ soak: setup ## random, broken and abandoned requests against the model server: n
 
 fuzz: setup ## hostile requests against a live engine, directly and through a gateway (MINUTES=10)
 	$(PY) -m bench.fuzz $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
+
+recount: setup ## each request of the gateway's fast lane is counted again, and clients, servers and counters are compared (REQUESTS=10000000: an hour or two)
+	$(PY) -m tests.plane.recount --requests $(or $(REQUESTS),10000000) $(if $(SEED),--seed $(SEED))
 
 bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (two to three hours; an hour with ARGS="--bars-only --no-open"; QUICK=1: five minutes)
 	UV=$(UV) $(PY) -m bench.engine $(ARGS)

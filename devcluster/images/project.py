@@ -27,6 +27,7 @@ from devcluster.steps.schedule import Step
 
 _SHARED = (".dockerignore", "pyproject.toml", "uv.lock", "requirements", "README.md", "LICENSE")
 _KEEP = 4  # older images of ours in the engine's store
+PLANE = "plane/slipway_plane/_native.abi3.so"  # the gateway's data plane, as `make setup` builds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,16 @@ def reference(image: ProjectImage, base: str, torch: str) -> str:
     The prefix keeps a missing image from being looked for in a public registry.
     """
     files = content(REPOSITORY, (*_SHARED, image.dockerfile, *image.sources))
+    if image is OPERATOR and has_plane(REPOSITORY):
+        files[PLANE] = (REPOSITORY / PLANE).read_bytes()
     return f"localhost/slipway-{image.name}:dev-{key_of([base, torch, key_of_files(files)])}"
+
+
+def has_plane(root: Path) -> bool:
+    """Whether this tree has the library of the data plane, built from the sources that are there now."""
+    library = root / PLANE
+    sources = [root / "plane/Cargo.toml", root / "plane/Cargo.lock", *(root / "plane/src").rglob("*.rs")]
+    return library.exists() and library.stat().st_mtime >= max(source.stat().st_mtime for source in sources)
 
 
 def content(root: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -194,15 +204,20 @@ def _build_step(engine: Engine, image: ProjectImage, tag: str, base: str, torch:
         arguments += ["--build-arg", "UV_NO_CACHE=0", *(part for mount in mounts for part in ("-v", mount))]
     if image is SERVER:
         arguments += ["--build-arg", f"TORCH={torch}"]
-    if image is OPERATOR:  # its compiler is 450 MB, and no process of a cluster has the data plane on yet
-        arguments += ["--build-arg", "PLANE=none"]
+    note = f"{tag}; downloads the locked dependencies, where their layer is not there yet"
+    if (
+        image is OPERATOR
+    ):  # its compiler is 450 MB, and Debian's mirrors are not everywhere: the library is compiled here
+        is_there = has_plane(REPOSITORY)
+        arguments += ["--build-arg", f"PLANE={'checkout' if is_there else 'none'}"]
+        note += "" if is_there else "; without the gateway's data plane, which `make setup` builds"
     if image.target:
         arguments += ["--target", image.target]
     return Step(
         _built(image),
         lambda: engine.has_image(tag),
         lambda: engine.run("build", *arguments, "-t", tag, "-f", REPOSITORY / image.dockerfile, REPOSITORY),
-        f"{tag}; downloads the locked dependencies, where their layer is not there yet",
+        note,
         lane=LANE,
     )
 

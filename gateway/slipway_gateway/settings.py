@@ -493,7 +493,7 @@ class GatewaySettings(ProcessSettings):
         description="requests a second that are recorded besides, because the traceparent of their client says so",
     )
     plane: Literal["auto", "off", "required"] = Field(
-        "off",
+        "auto",
         description="whether the compiled data plane accepts the connections of the API port, and serves plain "
         "requests by itself; auto: where it is installed; required: the gateway does not start without it",
     )

@@ -498,6 +498,7 @@ class Lane:
         logs: bool,
         log_below: int,
         recount_one_in: int,
+        max_recounts: int,
         trace_below: int | None,
         traces_per_s: int,
         in_flight: Places,

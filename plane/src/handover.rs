@@ -29,9 +29,10 @@ const SOON: Duration = Duration::from_millis(2);
 /// Settlements wait so long for calls that take them along.
 const LATER: Duration = Duration::from_millis(10);
 
-/// Entries for the access log that may wait, and requests to count again.
+/// Entries for the access log that may wait.
 const MAX_LOGGED: usize = 8192;
-const MAX_RECOUNTS: usize = 32;
+/// So many requests to count again wait until Python looks by itself; with more it is woken.
+const MAX_QUIET_RECOUNTS: usize = 64;
 
 /// A place among the connections of the port; it is given back when this is dropped.
 #[derive(Debug)]
@@ -263,11 +264,17 @@ impl HandOver {
         }
     }
 
-    /// Adds a request to count again, where there is room.
-    pub fn recount(&self, one: Recount) {
+    /// Adds a request to count again, unless `most` wait. Python is woken before.
+    pub fn recount(&self, one: Recount, most: usize) {
         let mut news = locked(&self.news);
-        if news.0.recounts.len() < MAX_RECOUNTS {
-            news.0.recounts.push(one);
+        if news.0.recounts.len() >= most {
+            return;
+        }
+        news.0.recounts.push(one);
+        let wakes = news.0.recounts.len() > (most / 2).min(MAX_QUIET_RECOUNTS);
+        drop(news);
+        if wakes {
+            self.wake();
         }
     }
 

@@ -29,6 +29,9 @@ use crate::upstream::pool::EndpointPool;
 use crate::upstream::tenant_proof::{SigningKey, TenantSigner};
 use crate::wire::request_fields::Sources;
 
+/// Why no request is served here: the gateway ends.
+pub const DRAINING: &str = "draining";
+
 /// What the lane does and does not, for all requests.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -56,6 +59,8 @@ pub struct Settings {
     pub log_below: u64,
     /// One of so many requests is counted again by Python; 0: none.
     pub recount_one_in: u64,
+    /// So many of them wait for Python at most.
+    pub max_recounts: usize,
     /// Of which share of requests spans are recorded, in 16^-8. None: there are no spans.
     pub trace_below: Option<u64>,
     /// At most so many of them a second.
@@ -120,6 +125,8 @@ pub struct Lane {
     pub bytes: Mutex<Places>,
     pub suspects: Mutex<Suspects>,
     pub hand_overs: Mutex<HandOvers>,
+    /// Held from the last write of a response until its request is counted: who has the response finds it in the counts.
+    pub ending: Mutex<()>,
     /// Of requests with spans; None: no one is recorded.
     traced: Mutex<Option<Bucket>>,
     pub pool: EndpointPool,
@@ -127,6 +134,8 @@ pub struct Lane {
     pub signer: Mutex<Option<TenantSigner>>,
     /// False: no request is served here: its gateway drains, or needs what the lane has not.
     is_open: Mutex<Result<(), &'static str>>,
+    /// Wakes requests when the gateway begins to drain.
+    drains: Notify,
     table: Mutex<Arc<Table>>,
     live: Mutex<Live>,
     /// Connections that Python gives back, with no request on them.
@@ -164,9 +173,11 @@ impl Lane {
             bytes: Mutex::new(Places::new(max_bytes, percentage, 0)),
             suspects: Mutex::default(),
             hand_overs: Mutex::default(),
+            ending: Mutex::default(),
             pool: EndpointPool::default(),
             signer: Mutex::new(None),
             is_open: Mutex::new(Err("table")),
+            drains: Notify::new(),
             table: Mutex::default(),
             live: Mutex::default(),
             returned: Mutex::default(),
@@ -231,6 +242,17 @@ impl Lane {
     /// `reason`: why no request is served here; None: they are.
     pub fn open(&self, reason: Option<&'static str>) {
         *locked(&self.is_open) = reason.map_or(Ok(()), Err);
+        if reason == Some(DRAINING) {
+            self.drains.notify_waiters();
+        }
+    }
+
+    /// Returns when the gateway drains: what runs then is Python's, which bounds the time for it and says why it ends.
+    pub async fn draining(&self) {
+        let begins = self.drains.notified();
+        if self.is_open() != Err(DRAINING) {
+            begins.await;
+        }
     }
 
     pub fn table(&self) -> Arc<Table> {
@@ -318,6 +340,7 @@ impl Lane {
 
     /// The lane's requests in flight by route, model and revision, where there are some.
     pub fn running(&self) -> Vec<(String, String, String, i64)> {
+        let _ending = locked(&self.ending);
         let live = locked(&self.live);
         let all = live.revisions.values().map(|one| (one, one.in_flight.load(Ordering::SeqCst)));
         all.filter(|(_, count)| *count > 0)
@@ -328,10 +351,12 @@ impl Lane {
     /// The lane's requests of a route object in progress, and seconds since the last one ended.
     pub fn activity(&self, route: &str, uid: &str) -> (i64, Option<f64>) {
         let key = (route.to_owned(), uid.to_owned());
+        let _ending = locked(&self.ending);
         locked(&self.live).activities.get(&key).map_or((0, None), |one| one.report())
     }
 
     pub fn take(&self) -> Counts {
+        let _ending = locked(&self.ending);
         let live = locked(&self.live);
         let counted = live.revisions.values().map(|one| (one.clone(), one.take()));
         let revisions = counted.filter(|(_, counts)| counts.requests + counts.ok + counts.left > 0).collect();

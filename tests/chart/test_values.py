@@ -99,7 +99,7 @@ OTHER: Values = {
     "tls.internal.issuerRef.name": "internal",
     "tls.internal.issuerRef.kind": "ClusterIssuer",
     "tls.internal.issuerRef.group": "awspca.cert-manager.io",
-    "gateway.plane": "auto",
+    "gateway.plane": "required",
     "gateway.replicaCount": 7,
     "gateway.autoscaling.enabled": True,
     "gateway.autoscaling.minReplicas": 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from devcluster.images.components import component_images, parse_kind_sources
 from devcluster.images.project import (
     ENGINES,
     OPERATOR,
+    PLANE,
     SERVER,
     ProjectImage,
     build_mounts,
     content,
+    has_plane,
     reference,
     uv_cache,
 )
@@ -102,6 +105,19 @@ def test_a_tag_depends_on_base_and_torch_and_is_never_latest() -> None:
     tags = {reference(SERVER, base, torch) for base in ("a", "b") for torch in ("mount", "layer")}
     assert len(tags) == 4 and all(":dev-" in tag for tag in tags)
     assert reference(OPERATOR, "a", "mount").startswith("localhost/slipway-operator:dev-")
+
+
+def test_only_a_data_plane_that_is_newer_than_its_sources_goes_into_an_image(tmp_path: Path) -> None:
+    """A library of other sources would fail in the gateway, and not where it was made."""
+    library, source = tmp_path / PLANE, tmp_path / "plane/src/lib.rs"
+    for number, file in enumerate((tmp_path / "plane/Cargo.toml", tmp_path / "plane/Cargo.lock", source, library)):
+        assert not has_plane(tmp_path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        os.utime(file, (number, number))
+    assert has_plane(tmp_path)
+    os.utime(source, (9, 9))
+    assert not has_plane(tmp_path)
 
 
 def test_build_mounts_only_what_is_there(tmp_path: Path) -> None:

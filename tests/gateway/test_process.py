@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import json
+import os
+import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +19,7 @@ import yaml
 from aiohttp import web
 
 from testkit.until import until_async
+from tests.plane.native import needs_plane
 
 from .harness import streaming, upstream
 
@@ -61,7 +64,9 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def gateway(*flags: str, ready: bool = True, stdout: IO[bytes] | None = None) -> AsyncIterator[Process]:
+async def gateway(
+    *flags: str, ready: bool = True, stdout: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Process]:
     arguments = [
         "-m",
         "slipway_gateway",
@@ -72,7 +77,11 @@ async def gateway(*flags: str, ready: bool = True, stdout: IO[bytes] | None = No
         *flags,
     ]
     started = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, cwd=ROOT / "gateway", stdout=stdout, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, *arguments),
+        cwd=ROOT / "gateway",
+        env={**os.environ, **(environment or {})},
+        stdout=stdout,
+        stderr=asyncio.subprocess.PIPE,
     )
     process = Process(started)
     try:
@@ -108,6 +117,43 @@ async def completion(request: web.Request) -> web.StreamResponse:
         await out.write(b"data: " + json.dumps(event).encode() + b"\n\n")
     await out.write(b"data: [DONE]\n\n")
     return out
+
+
+def without_library(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds this tree's code, and no compiled data plane."""
+    source = ROOT / "plane" / "slipway_plane"
+    shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+async def counter(process: Process, name: str) -> float:
+    """A counter or gauge of a gateway, summed over its labels."""
+    async with aiohttp.ClientSession() as client, client.get(process.url("admin") + "/metrics") as page:
+        lines = (await page.text()).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"slipway_gateway_{name}"))
+
+
+@pytest.mark.parametrize("has_library", [pytest.param(True, marks=needs_plane), False])
+async def test_by_default_the_fast_lane_serves_where_the_library_is_and_python_where_it_is_not(
+    tmp_path: Path, has_library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLIPWAY_GATEWAY_PLANE", raising=False)
+    environment = {} if has_library else without_library(tmp_path)
+    async with (
+        upstream(completion) as server,
+        gateway("--routes", str(routes(tmp_path / "r.yaml", server.url)), environment=environment) as process,
+        aiohttp.ClientSession() as client,
+    ):
+        for _ in range(3):
+            body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+            async with client.post(process.url("api") + "/v1/chat/completions", json=body) as answer:
+                assert answer.status == 200 and (await answer.json())["choices"]
+        (line,) = process.log_entries("data plane")
+        assert (line["level"], line["state"]) == ("info", "on" if has_library else "missing")
+        assert has_library or "cannot be loaded" in line["reason"]
+        assert await counter(process, f'plane{{state="{line["state"]}"}}') == 1
+        assert await counter(process, "requests_total") == 3
+        assert await counter(process, "fast_requests_total") == (3 if has_library else 0)
 
 
 async def test_the_log_names_request_and_revision_and_no_path_forges_a_line(tmp_path: Path) -> None:
@@ -276,8 +322,9 @@ async def test_the_access_log_on_stdout_is_whole_when_the_process_ends(tmp_path:
             process.process.send_signal(signal.SIGTERM)
             assert await process.ended() == 0
     lines = [json.loads(line) for line in (tmp_path / "stdout").read_bytes().splitlines()]
-    written = [(200, "chat"), (404, None), (200, "chat")] if flags else []
-    assert [(line["status"], line.get("model")) for line in lines] == written
+    written = [(200, "chat"), (200, "chat"), (404, None)] if flags else []
+    # Those of the fast lane are written some moments after their requests.
+    assert sorted((line["status"], line.get("model")) for line in lines) == sorted(written)
 
 
 async def test_a_gateway_whose_access_log_cannot_be_written_does_not_start(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 # Python reports of requests in progress.
 PATIENCE_S = 1.0
 RECOUNT_ONE_IN = 100
+MAX_RECOUNTS = 32  # that wait at the same time
 # Longer responses are not one write.
 MAX_RESPONSE_BYTES = 64 << 10
 MAX_HEAD_BYTES = 16 << 10
@@ -131,6 +132,7 @@ class FastLane:
             logs=logs,
             log_below=round(settings.access_log_sample * 16**8),
             recount_one_in=RECOUNT_ONE_IN,
+            max_recounts=MAX_RECOUNTS,
             trace_below=None if trace_share is None else round(trace_share * 16**8),
             traces_per_s=traces_per_s,
             in_flight=self.in_flight,

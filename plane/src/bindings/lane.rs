@@ -152,7 +152,7 @@ impl Lane {
     #[pyo3(signature = (
         *, paths, max_body_bytes, max_head_bytes, max_response_bytes, sticky_by, tenant_by, tenant_salt, shares_by_key,
         priority_limit, connect_timeout_s, stall_timeout_s, patience_s, server, seconds_bounds, ttft_bounds, logs,
-        log_below, recount_one_in, trace_below, traces_per_s, in_flight, quotas, spending,
+        log_below, recount_one_in, max_recounts, trace_below, traces_per_s, in_flight, quotas, spending,
         max_bytes, percentage, now_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
@@ -175,6 +175,7 @@ impl Lane {
         logs: bool,
         log_below: u64,
         recount_one_in: u64,
+        max_recounts: usize,
         trace_below: Option<u64>,
         traces_per_s: i64,
         in_flight: &Places,
@@ -203,6 +204,7 @@ impl Lane {
             logs,
             log_below,
             recount_one_in,
+            max_recounts,
             trace_below,
             traces_per_s,
         };
@@ -281,12 +283,13 @@ impl Lane {
         self.0.at(url)
     }
 
-    fn running(&self) -> Vec<(String, String, String, i64)> {
-        self.0.running()
+    // `running`, `activity` and `take` wait for a response that is being written: other threads of Python run meanwhile.
+    fn running(&self, py: Python<'_>) -> Vec<(String, String, String, i64)> {
+        py.detach(|| self.0.running())
     }
 
-    fn activity(&self, route: &str, uid: &str) -> (i64, Option<f64>) {
-        self.0.activity(route, uid)
+    fn activity(&self, py: Python<'_>, route: &str, uid: &str) -> (i64, Option<f64>) {
+        py.detach(|| self.0.activity(route, uid))
     }
 
     #[getter]
@@ -294,8 +297,8 @@ impl Lane {
         locked(&self.0.bytes).used()
     }
 
-    fn take(&self) -> LaneCounts {
-        let counts = self.0.take();
+    fn take(&self, py: Python<'_>) -> LaneCounts {
+        let counts = py.detach(|| self.0.take());
         let revisions = counts.revisions.into_iter().map(|(revision, one)| RevisionCounts {
             route: revision.route.clone(),
             model: revision.model.clone(),

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
 
 use crate::balancing::in_flight::Endpoint;
-use crate::lane::Lane;
+use crate::lane::{Lane, DRAINING};
 use crate::serving::streams::ClientStream;
 use crate::upstream::pool::EndpointConnection;
 
@@ -117,7 +117,8 @@ pub async fn attempt(
     let mut sent = 0;
     let mut received = Vec::new();
     let patience = sleep_until(deadline.into());
-    tokio::pin!(patience);
+    let draining = lane.draining();
+    tokio::pin!(patience, draining);
     loop {
         while let Some(rest) = message.get(sent..).filter(|rest| !rest.is_empty()) {
             match connection.stream.try_write(rest) {
@@ -150,6 +151,7 @@ pub async fn attempt(
                 Moved::Left => return Attempted::ClientLeft,
                 Moved::Sent => return to_python("pipelined", Some(connection), received, rest_of(message, sent)),
             },
+            () = &mut draining => return to_python(DRAINING, Some(connection), received, rest_of(message, sent)),
             () = &mut patience => return to_python("slow", Some(connection), received, rest_of(message, sent)),
         }
     }

@@ -15,7 +15,7 @@ use crate::balancing::in_flight::Flight;
 use crate::forwarding::sender::{attempt, Attempted, Waiting, Whole};
 use crate::handover::{locked, Begun, Encryption, Handed, Place, FIRST_BYTES};
 use crate::judging::samples::{stratum, EndedAttempt};
-use crate::lane::Lane;
+use crate::lane::{Lane, DRAINING};
 use crate::listener::{Panics, Shared, Silent};
 use crate::quotas::usage::last_usage;
 use crate::routing::router::assign_revision;
@@ -397,7 +397,7 @@ impl Connection {
         if first_value(response.headers, "server").is_none() {
             line(&mut made, "Server", self.lane.settings.server.as_bytes());
         }
-        let stays = stays && self.lane.is_open() != Err("draining");
+        let stays = stays && self.lane.is_open() != Err(DRAINING);
         if !stays {
             line(&mut made, "Connection", b"close");
         }
@@ -416,16 +416,18 @@ impl Connection {
     ) -> Next {
         let first_byte = running.began.elapsed().as_secs_f64();
         held.charge_ahead(answer.bill.as_ref());
-        let is_sent = self.send(&answer.message).await;
-        held.end(answer.bill.as_ref(), !is_sent);
-        if is_sent {
-            let outgoing = running.outgoing;
-            locked(&self.lane.suspects).completed(&outgoing.client, &outgoing.path, &outgoing.body);
-            self.recount(running, request, body, answer.bill.as_ref());
-        }
-        let sent_bytes = if is_sent { body.len() } else { 0 };
-        let outcome = if is_sent { "ok" } else { "client_closed" };
-        self.ended(running, Some((first_byte, body, answer.bill.as_ref())), sent_bytes, outcome);
+        let (mut unsent, mut is_late) = (answer.message.as_slice(), false);
+        let is_sent = loop {
+            {
+                let _ending = locked(&self.lane.ending);
+                if let Some(is_sent) = if is_late { Some(false) } else { self.write(&mut unsent) } {
+                    self.responded(running, held, [request, body], (first_byte, answer.bill.as_ref(), is_sent));
+                    break is_sent;
+                }
+            }
+            let ready = timeout(self.lane.settings.stall_timeout, self.stream.writable()).await;
+            is_late = !matches!(ready, Ok(Ok(())));
+        };
         if is_sent && answer.stays {
             return Next::Request;
         }
@@ -435,23 +437,38 @@ impl Connection {
         Next::Closed
     }
 
-    /// Writes all of it. False: the client left, or did not read for too long.
-    async fn send(&self, mut data: &[u8]) -> bool {
+    /// Counts a request whose client has its response or left. The last: seconds to its first byte, what it costs, and
+    /// whether it was sent.
+    fn responded(
+        &self,
+        running: &Running<'_>,
+        held: Held,
+        [request, body]: [&[u8]; 2],
+        (first_byte, bill, is_sent): (f64, Option<&Bill>, bool),
+    ) {
+        held.end(bill, !is_sent);
+        if is_sent {
+            let outgoing = running.outgoing;
+            locked(&self.lane.suspects).completed(&outgoing.client, &outgoing.path, &outgoing.body);
+            self.recount(running, request, body, bill);
+        }
+        let sent_bytes = if is_sent { body.len() } else { 0 };
+        let outcome = if is_sent { "ok" } else { "client_closed" };
+        self.ended(running, Some((first_byte, body, bill)), sent_bytes, outcome);
+    }
+
+    /// Writes what the client takes now. True: it has all. False: it left. None: it has to read before there is room.
+    fn write(&self, unsent: &mut &[u8]) -> Option<bool> {
         loop {
-            let written = match data {
+            let written = match *unsent {
                 [] => self.stream.try_flush().map(|()| 0),
-                _ => self.stream.try_write(data),
+                data => self.stream.try_write(data),
             };
             match written {
-                Ok(0) => return true,
-                Ok(count) => data = data.get(count..).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let ready = timeout(self.lane.settings.stall_timeout, self.stream.writable()).await;
-                    if !matches!(ready, Ok(Ok(()))) {
-                        return false;
-                    }
-                }
-                Err(_) => return false,
+                Ok(0) => return Some(true),
+                Ok(count) => *unsent = unsent.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(_) => return Some(false),
             }
         }
     }
@@ -553,7 +570,7 @@ impl Connection {
         }
         let (outgoing, route) = (running.outgoing, &running.outgoing.route);
         let own = assign_revision(&route.backends, &route.salt, &outgoing.key);
-        self.shared.handover().recount(Recount {
+        let recount = Recount {
             owner: self.place.owner().to_owned(),
             request: request.to_vec(),
             response: body.to_vec(),
@@ -577,7 +594,8 @@ impl Connection {
                 is_estimated: bill.charge.estimated,
                 cost_nano: bill.charge.cost_nano,
             }),
-        });
+        };
+        self.shared.handover().recount(recount, self.lane.settings.max_recounts);
     }
 
     /// Gives the connection to Python with all that came over it. Returns it where it is the lane's again: that with TLS
