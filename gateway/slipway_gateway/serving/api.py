@@ -164,6 +164,11 @@ class PublicApi:
         self._ended = asyncio.Event()
 
     @property
+    def caches(self) -> ResponseCaches | None:
+        """Responses that are kept; None: none is."""
+        return self._caches
+
+    @property
     def traces(self) -> Traces:
         """Which requests have spans."""
         return self._traces
