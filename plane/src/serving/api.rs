@@ -669,7 +669,7 @@ fn saved_by(kept: &KeptResponse, bill: Option<&Bill>) -> Saved {
 }
 
 /// Bytes that no client can foresee.
-pub(super) fn random_id() -> [u8; ID_BYTES] {
+fn random_id() -> [u8; ID_BYTES] {
     let mut bytes = [0; ID_BYTES];
     // The kernel has enough of them once it has started.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::{unix_s, Reserved};
-use super::api::{random_id, Answer, AnsweredBy, Connection, Next, Running};
+use super::api::{Answer, AnsweredBy, Connection, Next, Running};
 use super::requester::{is_traced, Framed, Outgoing, Refused};
 use crate::balancing::in_flight::Revision;
 use crate::caching::copies::{digest_at, KeptResponse};
@@ -44,7 +44,7 @@ impl Connection {
             Err(reason) => return Next::Python(Refused::of(&outgoing.route, reason), None),
         };
         outgoing.is_traced = is_traced(&self.lane, id);
-        let answer = self.copy(&found, &outgoing, held.reserved.as_ref(), framed.keeps_alive);
+        let answer = self.copy(&found, &outgoing, id, held.reserved.as_ref(), framed.keeps_alive);
         let size = framed.head_bytes + framed.body_bytes;
         if !self.held.set(size + answer.message.len() + self.stream.buffered_bytes(answer.message.len())) {
             if let Some(reserved) = held.reserved.take() {
@@ -102,7 +102,7 @@ impl Connection {
     }
 
     /// The message that a client gets.
-    fn copy(&self, found: &Found, outgoing: &Outgoing, reserved: Option<&Reserved>, stays: bool) -> Answer {
+    fn copy(&self, found: &Found, outgoing: &Outgoing, id: &str, reserved: Option<&Reserved>, stays: bool) -> Answer {
         let kept = &found.kept;
         let mut message = Vec::with_capacity(HEAD_BYTES + kept.head.len() + kept.body.len());
         message.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -116,7 +116,7 @@ impl Connection {
             reserved.write_headers(&mut message);
         }
         let stays = self.end_head(&mut message, kept.body.len(), [false, kept.has_server], stays);
-        kept.write_body(&mut message, hexadecimal(&random_id()).as_bytes());
+        kept.write_body(&mut message, new_id(id).as_bytes());
         Answer { message, stays, bill: outgoing.metered.as_ref().and_then(|one| one.hit_bill()) }
     }
 
@@ -128,6 +128,14 @@ impl Connection {
             generation.hit(own, &outgoing.key, outgoing.client.as_bytes(), self.lane.now_s());
         }
     }
+}
+
+/// 32 hexadecimal digits of a response's id, which no other response has. `id`: of its request, made by this gateway.
+fn new_id(id: &str) -> String {
+    let mut parts = Parts::default();
+    parts.add(b"response");
+    parts.add(id.as_bytes());
+    hexadecimal(&parts.digest()[..16])
 }
 
 /// The kept response of the revision that a request would go to now. An error says why Python decides.
