@@ -107,7 +107,8 @@ async def test_a_hit_is_the_same_in_both_lanes_and_counts_alike(name: str) -> No
         assert [one[1]["x-slipway-cache"] for one in made[1]] == ["miss", "hit", "hit", "hit", "hit"]
         assert len(server.seen) == 2
         await until_async(lambda: sum(both.outcomes().values()) == 5)
-        assert (fast(both), reasons(both)) == (3, {"cache": 2})
+        # After a miss the connection stays in Python until there is a hit.
+        assert (fast(both), reasons(both)) == (3, {"cache": 2 if name == "closing" else 1})
         assert (counted(python), caches(python)) == (counted(both), caches(both))
         expected, found = report(python), report(both)
         assert {**found, "samples": []} == {**expected, "samples": []}
@@ -140,9 +141,10 @@ async def test_what_the_lane_has_no_copy_for_is_pythons(fields: dict[str, Any], 
     async with lanes() as (_, gate, _):
         for _ in range(3):
             await ask(gate)
-        assert fast(gate) == 1
+        await served(gate, 1)
         await ask(gate, chat(**fields), **headers)
-        assert (fast(gate), reasons(gate)) == (1, {"cache": 3})
+        await served(gate, 1)
+        assert reasons(gate) == {"cache": 2}
 
 
 async def test_credentials_that_servers_get_are_no_reason_for_another_response() -> None:
@@ -152,7 +154,19 @@ async def test_credentials_that_servers_get_are_no_reason_for_another_response()
             await ask(gate)
         answers = [await ask(gate, Cookie=f"a={n}") for n in range(3)]
         assert [answer.cache for answer in answers] == ["bypass"] * 3
-        assert fast(gate) == 1
+        await served(gate, 1)
+
+
+async def test_requests_that_miss_stay_in_python_and_others_do_not() -> None:
+    async with lanes() as (_, gate, server):
+        for n in range(6):
+            await ask(gate, chat(f"question {n}"))
+        assert reasons(gate) == {"cache": 1}
+        publish(gate, ("r1", 100, [server.url]), cache=None)
+        for _ in range(4):
+            await ask(gate)
+        await served(gate, 3)  # the first one found the connection in Python
+        assert reasons(gate) == {"cache": 1}
 
 
 async def test_a_stream_and_a_long_response_have_no_copies() -> None:
@@ -160,7 +174,7 @@ async def test_a_stream_and_a_long_response_have_no_copies() -> None:
         for body in (chat(stream=True), chat("long " * 20_000)):
             answers = [await ask(gate, body) for _ in range(3)]
             assert [answer.cache for answer in answers] == ["miss", "hit", "hit"]
-        assert fast(gate) == 0
+        await served(gate, 0)
         assert set(reasons(gate)) <= {"stream", "cache", "long_body"}
 
 
@@ -172,14 +186,17 @@ async def test_no_copy_outlives_the_entry_that_it_is_of() -> None:
         for leaves in (lambda: store._reclaim(1 << 30), lambda: store._forget(next(iter(store._entries)))):
             for expected in ("miss", "hit", "hit"):
                 assert (await ask(gate)).cache == expected
-            served = fast(gate)
             leaves()
             assert gate.caches.copies is not None
             assert (len(gate.caches.copies), gate.caches.copies.size_bytes, copied(gate)) == (0, 0, 0)
-            assert fast(gate) == served
         model.name = "another"
         await ask(gate, Cache_Control="no-cache")
         assert (await ask(gate)).text.startswith("another")
+
+
+async def served(gate: Gateway, count: int) -> None:
+    """Returns when the lane has counted so many requests: it does when their clients have the last byte already."""
+    await until_async(lambda: fast(gate) == count)
 
 
 def copied(gate: Gateway) -> int:
@@ -195,22 +212,19 @@ async def test_a_response_that_replaces_another_one_is_the_only_one() -> None:
             await ask(gate, Cache_Control="no-cache")
             texts = {(await ask(gate)).text for _ in range(3)}
             assert texts == {f"m{n} on why?"}
-        assert fast(gate) == 10
+        await served(gate, 10)
 
 
 async def test_a_time_to_live_ends_in_the_lane_too() -> None:
     async with lanes(cache=ResponseCache(1)) as (_, gate, _):
         for _ in range(3):
             await ask(gate)
-        assert fast(gate) == 1
+        await served(gate, 1)
         results = set()
         async with asyncio.timeout(10):
             while "miss" not in results:
                 results.add((await ask(gate)).cache)
                 await asyncio.sleep(0.05)
-        publish(gate, ("r1", 100, ["http://127.0.0.1:1"]), cache=HOUR)
-        publish(gate, ("r1", 100, ["http://127.0.0.1:1"]), cache=ResponseCache(1))
-        assert (await ask(gate)).cache == "hit"
 
 
 async def test_entries_are_of_a_revision_and_of_an_object() -> None:
@@ -220,11 +234,10 @@ async def test_entries_are_of_a_revision_and_of_an_object() -> None:
             assert (await ask(gate)).text.startswith("r1")
         publish(gate, ("r2", 100, [other.url]))
         assert [(await ask(gate)).cache for _ in range(3)] == ["miss", "hit", "hit"]
-        served = fast(gate)
         publish(gate, ("r1", 100, [one.url]))
         answers = [await ask(gate) for _ in range(2)]
         assert [(answer.cache, answer.text[:2]) for answer in answers] == [("hit", "r1")] * 2
-        assert fast(gate) == served + 2, "a rollback brings copies back"
+        await served(gate, 4)
         publish(gate, ("r1", 100, [one.url]), uid="another object")
         assert (await ask(gate)).cache == "miss"
         publish(gate, ("r1", 100, [one.url]), cache=None)
@@ -238,8 +251,8 @@ async def test_what_the_lane_serves_stays_in_the_cache() -> None:
             await ask(gate, chat("used"))
         for n in range(5):
             await ask(gate, chat(f"other {n}"))
-        assert (await ask(gate, chat("used"))).cache == "hit"
-        assert fast(gate) == 1
+        assert [(await ask(gate, chat("used"))).cache for _ in range(2)] == ["hit", "hit"]
+        await served(gate, 1)
         gate.metrics.render()  # Python learns of it
         store = gate.caches.store
         assert isinstance(store, MemoryStore)
@@ -274,7 +287,7 @@ async def test_tenants_pay_for_hits_alike(percentage: int) -> None:
         assert made[0] == made[1]
         assert [one[1]["x-slipway-cache"] for one in made[1]] == ["miss", "hit", "hit", "hit"] * 2
         await until_async(lambda: sum(both.outcomes().values()) == 8)
-        assert (fast(both), reasons(both)) == (4, {"cache": 4})
+        assert (fast(both), reasons(both)) == (4, {"cache": 2})
         found = [await books(gate) for gate in (python, both)]
         assert found[0] == found[1]
         assert sum(row["cache_hits"] for row in found[1]["ledger"]) == 6
@@ -288,7 +301,7 @@ async def test_limits_and_budgets_refuse_hits_as_in_python() -> None:
             made = [[(await ask(gate, **tenants.bearer(KEY))).status for _ in range(7)] for gate in (python, both)]
             assert made[0] == made[1]
             assert (made[1].count(200), made[1][-1]) == (4, 429), policy
-            assert fast(both) == 2
+            await served(both, 2)
 
 
 async def test_tenants_share_responses_only_where_the_owner_says_so() -> None:
