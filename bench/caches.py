@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
@@ -24,8 +25,7 @@ from bench.gateway.peers import debian_program, nginx_environment
 from bench.processes import Program, free_port
 from testkit.report import Bar, quantile, report, write
 
-# The Python lane has no bar for itself: the one of hits is the compiled lane's.
-HIT_TIMES_NGINX = 1.2
+HIT_TIMES_NGINX = 1.2  # in the compiled lane
 PATH = "/v1/chat/completions"
 CORE, UPSTREAM_CORE = 0, 1
 _NGINX = """
@@ -35,7 +35,8 @@ http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
   server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000000; default_type application/json;
-    root {folder}/files; }}
+    root {folder}/files;
+    location = {path} {{ return 200 '{answer}'; }} }}
 }}
 """
 Send = Callable[[http.client.HTTPConnection, int], object]
@@ -58,6 +59,24 @@ def ask(connection: http.client.HTTPConnection, n: int, *, question: str = "why 
     return data
 
 
+class Connection(http.client.HTTPConnection):
+    """Sends each request in one write; its base class sends head and body apart, which costs a server another read."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self._parts: list[bytes] = []
+
+    def send(self, data: Any) -> None:
+        """Keeps a part of the request."""
+        self._parts.append(data)
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Sends the request; returns the beginning of the response."""
+        message, self._parts = b"".join(self._parts), []
+        super().send(message)
+        return super().getresponse()
+
+
 def get(connection: http.client.HTTPConnection, n: int) -> None:
     connection.request("GET", "/answer.json")
     answer = connection.getresponse()
@@ -67,7 +86,7 @@ def get(connection: http.client.HTTPConnection, n: int) -> None:
 
 def measure(program: Program, send: Send, requests: int) -> dict[str, float]:
     """Over one connection, one request after the other: CPU time of the program and time until the response, in µs."""
-    connection = http.client.HTTPConnection(urlsplit(program.url).netloc)
+    connection = Connection(urlsplit(program.url).netloc)
     for n in range(20):
         send(connection, -1 - n)
     before_s, took_s = program.cpu_s(), []
@@ -81,7 +100,7 @@ def measure(program: Program, send: Send, requests: int) -> dict[str, float]:
 
 
 @contextmanager
-def gateway(folder: Path, upstream: str, *, cached: bool) -> Iterator[Program]:
+def gateway(folder: Path, upstream: str, *, cached: bool, plane: str = "off") -> Iterator[Program]:
     folder.mkdir()
     model = {"backends": [{"revision": "r1", "endpoints": [upstream]}]} | (
         {"cache": {"ttlSeconds": 3600}} if cached else {}
@@ -89,7 +108,8 @@ def gateway(folder: Path, upstream: str, *, cached: bool) -> Iterator[Program]:
     (folder / "routes.json").write_text(json.dumps({"models": {"m": model}}))
     port = free_port()
     flags = [f"--routes={folder / 'routes.json'}", "--host=127.0.0.1", f"--port={port}", "--drain-delay=0"]
-    command = [sys.executable, "-m", "slipway_gateway", *flags, "--admin-host=127.0.0.1", "--admin-port=0"]
+    flags += ["--admin-host=127.0.0.1", "--admin-port=0", f"--plane={plane}"]
+    command = [sys.executable, "-m", "slipway_gateway", *flags]
     url = f"http://127.0.0.1:{port}"
     ready = partial(_is_served, url, cache="miss" if cached else "")
     with processes.started("slipway", command, url, CORE, folder / "log", ready) as program:
@@ -112,7 +132,7 @@ def nginx(folder: Path, answer: bytes) -> Iterator[Program]:
     (folder / "files").mkdir(parents=True)
     (folder / "files" / "answer.json").write_bytes(answer)
     port = free_port()
-    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port))
+    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port, path=PATH, answer=answer.decode()))
     url = f"http://127.0.0.1:{port}"
     command = [*debian_program("nginx", nginx_environment()), "-p", folder, "-c", folder / "nginx.conf"]
 
@@ -141,9 +161,18 @@ def run(requests: int) -> list[dict[str, object]]:
             connection = http.client.HTTPConnection(urlsplit(slipway.url).netloc)
             answer = ask(connection, 0, question="one", cache="miss")
             hit = measure(slipway, partial(ask, question="one", cache="hit"), requests)
+        with gateway(folder / "lane", upstream, cached=True, plane="required") as slipway:
+            miss_in_lane = measure(slipway, partial(ask, cache="miss"), requests)
+            connection = http.client.HTTPConnection(urlsplit(slipway.url).netloc)
+            ask(connection, 0, question="one", cache="miss")
+            # Its first hit is Python's, and among the requests that are not measured.
+            hit_in_lane = measure(slipway, partial(ask, question="one", cache="hit"), 10 * requests)
         with nginx(folder / "nginx", answer) as peer:
             served = measure(peer, get, 10 * requests)  # its time is counted in hundredths of a second
-    kinds = {"no cache": uncached, "miss": miss, "hit": hit, "nginx, a file": served}
+            posted = measure(peer, partial(ask, question="one"), 10 * requests)
+    kinds = {"no cache": uncached, "miss": miss, "hit": hit}
+    kinds |= {"miss, with the lane": miss_in_lane, "hit, in the lane": hit_in_lane}
+    kinds |= {"nginx, a file": served, "nginx, from memory for the same POST": posted}
     return [{"request": kind, "bytes": len(answer), **measured} for kind, measured in kinds.items()]
 
 
@@ -154,12 +183,12 @@ def main() -> int:
     for row in rows:
         console.print(row)
     cpu_us = {str(row["request"]): float(str(row["cpu_us"])) for row in rows}
-    times = round(cpu_us["hit"] / cpu_us["nginx, a file"], 1)
+    times = round(cpu_us["hit, in the lane"] / cpu_us["nginx, a file"], 2)
     least = round(cpu_us["hit"] / cpu_us["no cache"], 2)
-    bars = [Bar("CPU time of a hit, times that of a request without a cache", least, "<= 1", least <= 1)]
-    console.print(
-        f"a hit takes {times} times the CPU time of nginx (the bar of the compiled lane is {HIT_TIMES_NGINX})"
-    )
+    bars = [
+        Bar("CPU time of a hit in Python, times that of a request without a cache", least, "<= 1", least <= 1),
+        Bar("CPU time of a hit in the lane, times that of nginx (GET)", times, "<= 1.2", times <= HIT_TIMES_NGINX),
+    ]
     write(report("caches", rows, bars, hit_times_nginx=times))
     for bar in bars:
         console.print(str(bar))

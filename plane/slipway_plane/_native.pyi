@@ -400,7 +400,7 @@ class LaneTenant:
         is_guarded: bool,
         weight: int,
         priority_limit: int | None,
-        prices: Sequence[tuple[str, int, int, int | None, int]],
+        prices: Sequence[tuple[str, int, int, int | None, int, int]],
         budget: Budget,
         output_tokens: int,
         limits: Limits,
@@ -450,7 +450,8 @@ class LaneRoute:
     """A route for `Lane.publish`. `reason`: why its requests are Python's; empty: they are plain.
 
     `names`: by which requests name it. `backends`: revisions with their weights and endpoints. `forwarded`: credentials
-    that servers get. `isolates`: an engine of its endpoints knows no tenants. `is_paused`: the failsafe acts.
+    that servers get. `isolates`: an engine of its endpoints knows no tenants. `cache`: for how many seconds responses
+    are kept, and whether tenants get those of each other; None: none are. `is_paused`: the failsafe acts.
     `valid_for_s`: of its weights; None: for ever. Raises ValueError: a reason that metrics do not have, or a negative
     time.
     """
@@ -469,6 +470,7 @@ class LaneRoute:
         forwarded: Sequence[str],
         isolates: bool,
         generation: Generation | None,
+        cache: tuple[float, bool] | None,
         is_paused: bool,
         valid_for_s: float | None,
     ) -> None: ...
@@ -563,6 +565,49 @@ class Lane:
 
     @property
     def held_bytes(self) -> int: ...
+    def hold_copies(self, most_bytes: int) -> None:
+        """Forgets all copies of kept responses, and holds at most so many bytes of them from now on."""
+
+    def put_copy(
+        self,
+        digest: bytes,
+        *,
+        revision: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        own_id: tuple[int, Sequence[int]],
+        usage: tuple[int, int, int] | None,
+        stored_s: float,
+        expires_s: float,
+        size_bytes: int,
+    ) -> bool:
+        """Requests with this digest, of 32 bytes, get this response. Returns whether there is room for it.
+
+        `revision`: that computed it. `own_id`: bytes of its own id, and where they begin. `stored_s`: Unix time.
+        `expires_s`: of the clock of sessions. Raises ValueError: the digest has another length.
+        """
+
+    def find_copy(
+        self,
+        model: str,
+        tenant: str,
+        key: bytes,
+        path: str,
+        headers: Sequence[tuple[str, bytes]],
+        body: bytes,
+        now_s: float,
+        unix_s: float,
+    ) -> tuple[str, bytes, float] | None:
+        """What a request gets at this time, as the lane looks it up: revision, body and age in seconds; None: Python
+        decides. `tenant`: its pseudonym. `key`: its sticky key. `body`: as its server would get it."""
+
+    def drop_copy(self, digest: bytes) -> None:
+        """No further request gets the copy of this digest."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """What copies hold, as their sizes were given."""
+
     def take(self) -> LaneCounts:
         """What was counted since the last call."""
 
@@ -580,6 +625,9 @@ class LaneCounts:
 
     @property
     def charges(self) -> list[TenantCharge]: ...
+    @property
+    def used_copies(self) -> list[bytes]:
+        """Digests of copies that requests got."""
 
 @final
 class TenantCharge:
@@ -615,6 +663,13 @@ class TenantCharge:
     def estimated(self) -> int:
         """Responses whose servers reported no usage."""
 
+    @property
+    def hits(self) -> tuple[int, tuple[int, int], Saved]:
+        """Copies of kept responses among these requests: how many, the input and output tokens that they took from
+        limits, and what they did not cost."""
+
+Saved = tuple[tuple[int, int, int], int]
+"""Input, output and cached tokens, and billionths of the currency, that copies of kept responses did not cost."""
 Times = tuple[list[int], float]
 """Counts by bucket, empty without any, and the sum of seconds."""
 
@@ -646,6 +701,12 @@ class RevisionCounts:
     def seconds(self) -> Times: ...
     @property
     def ttft(self) -> Times: ...
+    @property
+    def hits(self) -> int:
+        """Requests that got copies of kept responses."""
+
+    @property
+    def saved(self) -> Saved: ...
 
 @final
 class LogEntry:
@@ -707,6 +768,24 @@ class LogEntry:
 
     @property
     def key(self) -> str: ...
+    @property
+    def is_hit(self) -> bool:
+        """It got a copy of a kept response, and went to no endpoint."""
+
+@final
+class RecountedHit:
+    """The copy of a kept response that a request got. `chosen`: the revision that it would have gone to."""
+
+    @property
+    def digest(self) -> bytes: ...
+    @property
+    def revision(self) -> str:
+        """That computed it."""
+
+    @property
+    def chosen(self) -> str: ...
+    @property
+    def saved(self) -> Saved: ...
 
 @final
 class Recount:
@@ -741,6 +820,10 @@ class Recount:
     @property
     def paid(self) -> Paid | None:
         """None without a tenant."""
+
+    @property
+    def hit(self) -> RecountedHit | None:
+        """None: an endpoint answered."""
 
 @final
 class Paid:

@@ -11,11 +11,13 @@ use tokio::sync::Notify;
 
 use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision, RevisionCounts};
+use crate::caching::copies::{CacheRule, Copies};
 use crate::forwarding::poison::Suspects;
 use crate::forwarding::relay::EventRelay;
 use crate::handover::{locked, Place};
 use crate::identity::tenants::TenantTable;
 use crate::judging::samples::GenerationSamples;
+use crate::keyed_lookup::Digest;
 use crate::ledger::charges::{Charges, Payer, Sums};
 use crate::ledger::spending::Spending;
 use crate::limits::places::Places;
@@ -86,6 +88,8 @@ pub struct Compiled {
     /// An engine of its endpoints knows no tenants, and Python keeps them apart there.
     pub isolates: bool,
     pub generation: Option<Arc<GenerationSamples>>,
+    /// None: it keeps no responses.
+    pub cache: Option<CacheRule>,
     pub is_paused: bool,
     pub valid_for: Option<Duration>,
 }
@@ -119,6 +123,8 @@ pub struct Lane {
     pub charges: Mutex<Charges>,
     /// Calls to the counters that gateways share.
     pub waiting: Waiting,
+    /// Of responses that Python keeps.
+    pub copies: Mutex<Copies>,
     /// None: no request has an identity.
     tenants: Mutex<Option<Arc<TenantTable>>>,
     /// Bytes of requests and responses in this lane, by owner.
@@ -155,6 +161,8 @@ pub struct Counts {
     pub endpoints: Vec<(String, u64)>,
     pub hand_overs: Vec<(String, &'static str, u64)>,
     pub charges: Vec<(Payer, Sums)>,
+    /// Copies of kept responses that requests got.
+    pub used_copies: Vec<Digest>,
 }
 
 impl Lane {
@@ -169,6 +177,7 @@ impl Lane {
             spending: shared.spending,
             charges: Mutex::default(),
             waiting: Waiting::default(),
+            copies: Mutex::default(),
             tenants: Mutex::default(),
             bytes: Mutex::new(Places::new(max_bytes, percentage, 0)),
             suspects: Mutex::default(),
@@ -364,7 +373,8 @@ impl Lane {
         let endpoints = successes.filter(|(_, count)| *count > 0).collect();
         drop(live);
         let (hand_overs, charges) = (locked(&self.hand_overs).take(), locked(&self.charges).take());
-        Counts { revisions, endpoints, hand_overs, charges }
+        let used_copies = locked(&self.copies).take_used();
+        Counts { revisions, endpoints, hand_overs, charges, used_copies }
     }
 }
 
@@ -384,7 +394,7 @@ impl Live {
         let activity = self.activities.entry(key).or_default().clone();
         let names = [one.name, one.model, one.id];
         let mut route = Route::new(names, one.salt, backends, served, one.forwarded, activity, one.generation);
-        route.isolates = one.isolates;
+        (route.isolates, route.cache) = (one.isolates, one.cache);
         route.pause(one.is_paused);
         route.renew(one.valid_for.and_then(|left| Instant::now().checked_add(left)));
         route

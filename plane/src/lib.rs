@@ -10,6 +10,7 @@
 pub mod balancing;
 #[cfg(feature = "python")]
 mod bindings;
+pub mod caching;
 pub mod forwarding;
 pub mod handover;
 pub mod identity;

@@ -747,7 +747,6 @@ async def test_each_need_of_a_route_leaves_it_to_python() -> None:
         ({"prefix_affinity": True}, "prefix_affinity"),
         ({"fallback": ("other",)}, "fallback"),
         ({"base": "default/base"}, "adapter"),
-        ({"cache": ResponseCache(60)}, "cache"),
         ({"guards": (GuardSpec("words", ("Input",), failure_policy="Ignore"),)}, "guards"),
         ({"inference_log": InferenceLogSample(10)}, "inference_log"),
         ({"header_routes": (HeaderRoute("testers", "rev", (HeaderMatch("x-team", exact="qa"),)),)}, "header_routes"),
@@ -757,7 +756,16 @@ async def test_the_lane_knows_every_reason_why_a_route_is_pythons(changes: dict[
     async with two_lanes(hold_timeout_s=0.1) as (_, gate, server):
         table = harness.table(2, ("rev", 100, [server.url]))
         route = replace(table.routes["default/chat"], **changes)
-        assert why_python(route) == reason
+        assert why_python(route, has_copies=False) == reason
         gate.balancer.publish(replace(table, routes={route.name: route}, models={"chat": route}))
         await gate.post()
         assert reasons(gate) == {reason: 1}
+
+
+async def test_a_route_with_a_cache_is_pythons_where_the_lane_has_no_copies() -> None:
+    async with two_lanes(cache_max_bytes=0) as (_, gate, server):
+        table = harness.table(2, ("rev", 100, [server.url]))
+        route = replace(table.routes["default/chat"], cache=ResponseCache(60))
+        gate.balancer.publish(replace(table, routes={route.name: route}, models={"chat": route}))
+        await gate.post()
+        assert reasons(gate) == {"cache": 1}

@@ -141,9 +141,10 @@ def compare_durations(seconds: float) -> None:
 MODELS = ("*", "m", "m*", "ns/m", "ns/*", "mo", "m**", "", "\u00e9*")
 
 
-def random_price(random: Random) -> tuple[str, int, int, int | None, int]:
+def random_price(random: Random) -> tuple[str, int, int, int | None, int, int]:
     micro = [random.choice((0, 1, 150_000, 10**15 - 1)) for _ in range(3)]
-    return random.choice(MODELS), micro[0], micro[1], random.choice((None, micro[2])), random.choice((0, 1, 10**18))
+    of_request, of_hit = random.choice((0, 1, 10**18)), random.choice((0, 1, 33, 100))
+    return random.choice(MODELS), micro[0], micro[1], random.choice((None, micro[2])), of_request, of_hit
 
 
 def compare_prices(seed: int) -> None:
@@ -152,11 +153,11 @@ def compare_prices(seed: int) -> None:
     names = [random.choice(("m", "mo", "ns/m", "other", "\u00e9t", "m*")) for _ in range(2)]
     read, written = (random.choice((0, 1, 999, 10**6, 2**40)) for _ in range(2))
     used = usage.Usage(read, written, random.choice((0, read, read // 3)))
-    at, cost = twins.price_of(listed, names, (used.input_tokens, used.output_tokens, used.cached_tokens))
+    at, cost, hit_cost = twins.price_of(listed, names, (used.input_tokens, used.output_tokens, used.cached_tokens))
     known = [prices.Price(model, *rest) for model, *rest in listed]
     best = prices.price_of(known, *names)
     assert (prices.FREE if at is None else known[at]) is best
-    assert cost == best.cost_nano(used)
+    assert (cost, hit_cost) == (best.cost_nano(used), best.hit_cost_nano(used))
 
 
 # -- usage

@@ -1,9 +1,11 @@
 """Joins the fast lane of the compiled data plane with what it shares with Python, where this gateway has one."""
 
+import time
 from functools import partial
 
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
+from ..caching.lane_copies import PART
 from ..fast_lane.lane import FastLane, Tenants
 from ..forwarding.proxy import Forwarding
 from ..plane.port import PlanePort
@@ -11,7 +13,7 @@ from ..serving.admission import Admission
 from ..serving.api import PublicApi
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
-from .forwarding import max_sessions
+from .forwarding import max_cache_bytes, max_sessions
 
 
 def join_lane(
@@ -46,6 +48,8 @@ def join_lane(
     edge.admission.join(lane)
     balancer.join(lane)
     edge.join(lane)
+    if edge.caches is not None:
+        edge.caches.join(lane, max_cache_bytes(settings) // PART, edge.budget, time.monotonic)
     crashes, signer = forwarding.crashes, forwarding.signer
     crashes.join(lane)
     forwarding.events.join(lane.native, lane.recounter.counted_again)

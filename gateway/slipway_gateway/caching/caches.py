@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -15,6 +15,7 @@ from slipway_contracts.route_table import ResponseCache
 
 from ..balancing.load_balancer import LoadBalancer
 from ..forwarding.stand_ins import ResponseCollector, with_writer
+from ..limits.budget import MemoryBudget
 from ..quotas.usage import Usage
 from ..routing.table import Route, base_revision
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
@@ -26,9 +27,13 @@ from .directives import Directives, directives_of
 from .embeddings import MAX_RESPONSE_BYTES, Computed, body_of, entries_of, merged, read_computed
 from .entry import Entry
 from .flights import Flight, Flights
+from .lane_copies import CopiedRequest, LaneCopies
 from .replay import HIT, Replay
-from .request_key import CanonicalRequest, canonical, entry_key
-from .store import EntryStore
+from .request_key import CanonicalRequest, canonical, entry_key, scope_of
+from .store import EntryStore, MemoryStore
+
+if TYPE_CHECKING:
+    from ..fast_lane.lane import FastLane
 
 MISS, BYPASS = "miss", "bypass"
 PARTIAL = "partial"  # some embeddings were kept
@@ -110,7 +115,19 @@ class ResponseCaches:
         self._replay = Replay(stall_timeout_s)
         self._unix_time = unix_time
         self.flights = Flights()
-        metrics.cache_bytes.set_function(lambda: self.store.size_bytes)
+        self.copies: LaneCopies | None = None  # in the fast lane
+        metrics.cache_bytes.set_function(lambda: self.store.size_bytes + (self.copies.size_bytes if self.copies else 0))
+
+    def join(self, lane: "FastLane", copies_bytes: int, budget: MemoryBudget, clock: Callable[[], float]) -> None:
+        """The fast lane answers with copies of what this process keeps. Must come before the first table.
+
+        `copies_bytes`: of those of the store, what copies may take. `clock`: of the store and of the lane. A cache that
+        gateways share has no copies.
+        """
+        if isinstance(self.store, MemoryStore) and self._most_bytes and copies_bytes:
+            self.store.leave(copies_bytes)
+            self.copies = LaneCopies(lane.native, self.store, copies_bytes, budget, clock, lane.serves)
+            lane.copy_by(self.copies)
 
     def call_of(self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord) -> CachedCall | None:
         """What a request may get from a cache; None where its route has none.
@@ -126,7 +143,7 @@ class ResponseCaches:
         if record.begun is not None or outgoing.is_turn:  # the fast lane has sent it already, or it is stored
             return None
         tenant = outgoing.headers.get(TENANT, "")
-        scope = "shared" if route.cache.shared else f"tenant {tenant}"
+        scope = scope_of(tenant, is_shared=bool(route.cache.shared))
         directives = directives_of(request.headers.getall(_CACHE_CONTROL, ()))
         call = CachedCall(route.cache, route, scope, tenant or outgoing.client, directives)
         if _is_personal(outgoing):
@@ -155,6 +172,8 @@ class ResponseCaches:
         entry = await self._kept(call, outgoing) if call.key else None
         if not isinstance(entry, Entry) and call.directives.only_if_cached:
             raise errors.not_cached()
+        if isinstance(entry, Entry):
+            self._offer(call, entry, outgoing)  # before anything is awaited: it is kept still
         if isinstance(entry, Entry) and outgoing.meter is not None:
             outgoing.meter.hit(entry.revision, entry.usage or Usage())
         return entry
@@ -302,6 +321,15 @@ class ResponseCaches:
             return False
         age_s = self._age_s(entry)
         return age_s < call.rule.ttl_seconds and call.directives.takes(age_s)
+
+    def _offer(self, call: CachedCall, entry: Entry, outgoing: UpstreamRequest) -> None:
+        """The fast lane may answer requests of the same bytes with an entry."""
+        if self.copies is None or call.canonical is None or call.route.base:
+            return
+        keys = call.item_keys(call.revision) if call.canonical.items else [call.key]
+        route, path, headers = call.route, outgoing.path_qs, outgoing.headers
+        request = CopiedRequest(call.scope, route.name, route.uid, path, headers, outgoing.body, call.revision)
+        self.copies.offer(request, keys, call.owner, entry)
 
     async def _copy(
         self, entry: Entry, result: str, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord

@@ -83,13 +83,31 @@ def with_new_id(body: bytes, random_hex: str) -> bytes:
 
     `random_hex`: 32 hexadecimal digits. An id without a random part, as of a request's own, stays.
     """
-    found = _ID.search(body, 0, _ID_AT)
-    if found is None:
+    if (found := _own_id(body)) is None:
         return body
-    prefix, own = found.groups()
+    prefix, own = found
     digits = (random_hex * 2)[: len(own)].encode()
     new = b"".join(b"-" if char == b"-"[0] else digits[at : at + 1] for at, char in enumerate(own))
     return body.replace(b'"%b%b"' % (prefix, own), b'"%b%b"' % (prefix, new))
+
+
+def own_id_places(body: bytes) -> tuple[int, list[int]]:
+    """What `with_new_id` replaces: bytes of the id without its prefix, and where they begin."""
+    if (found := _own_id(body)) is None:
+        return 0, []
+    prefix, own = found
+    whole, begins = b'"%b%b"' % (prefix, own), []
+    at = body.find(whole)
+    while at >= 0:
+        begins.append(at + 1 + len(prefix))
+        at = body.find(whole, at + len(whole))
+    return len(own), begins
+
+
+def _own_id(body: bytes) -> tuple[bytes, bytes] | None:
+    """The prefix of a response's own id, and the rest of it; None: it has none with a random part."""
+    found = _ID.search(body, 0, _ID_AT)
+    return (found[1], found[2]) if found else None
 
 
 def replayed_headers(entry: Entry, age_s: float) -> "CIMultiDict[str]":

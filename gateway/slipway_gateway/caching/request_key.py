@@ -21,6 +21,7 @@ MAX_KEY_BYTES, MAX_OBJECTS = 256 << 10, 4096
 EMBEDDINGS = "/v1/embeddings"
 _EMBEDDINGS = (EMBEDDINGS, "/api/v1/embed")
 RESPONSES = "/v1/responses"
+SHARED = "shared"  # the scope of a cache whose tenants get responses to requests of each other
 # Who sends a request, and how its response is sent. `stream_options` are part of the key of a stream.
 _LEFT_OUT = frozenset(
     {"stream", "stream_options", "user", "metadata", "safety_identifier", "prompt_cache_key", "priority"}
@@ -77,6 +78,11 @@ def canonical(
 def entry_key(scope: str, route: str, uid: str, revision: str, digest: bytes) -> bytes:
     """The key of an entry. `scope`: whose entries they are. `uid`: of the route's object, which a new one has not."""
     return digest_of((scope, route, uid, revision, digest))
+
+
+def scope_of(tenant: str, *, is_shared: bool) -> str:
+    """Whose entries a request gets. `tenant`: as servers know it."""
+    return SHARED if is_shared else f"tenant {tenant}"
 
 
 def is_opaque(path: str) -> bool:

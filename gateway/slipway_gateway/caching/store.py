@@ -69,6 +69,11 @@ class KeptKeys:
         self._shares.put(kept.owner, key, kept.size_bytes)
         return True
 
+    def expires_s(self, key: bytes) -> float | None:
+        """When a key is no longer kept; None where it is not."""
+        kept = self._kept.get(key)
+        return kept.expires_s if kept is not None else None
+
     def drop(self, key: bytes) -> Kept | None:
         """Forgets a key; returns what was kept of it."""
         kept = self._kept.pop(key, None)
@@ -89,9 +94,10 @@ class MemoryStore:
     """Entries in memory. They count in the budget of requests, and leave first when requests need the room."""
 
     def __init__(self, limit_bytes: int, budget: MemoryBudget, clock: Callable[[], float]) -> None:
-        self._keys = KeptKeys(limit_bytes)
+        self._limit_bytes, self._keys = limit_bytes, KeptKeys(limit_bytes)
         self._entries: dict[bytes, Entry] = {}
         self._clock = clock
+        self.on_left: Callable[[bytes], None] = lambda key: None  # an entry is no longer kept
         self._account = budget.open("")
         budget.caches(self._account, self._reclaim)
 
@@ -108,6 +114,20 @@ class MemoryStore:
     async def put(self, entries: Mapping[bytes, Entry], owner: str, ttl_s: float) -> None:
         for key, entry in entries.items():
             self._put(key, owner, entry, ttl_s)
+
+    def leave(self, size_bytes: int) -> None:
+        """Leaves a part of its bytes to copies of what it keeps. Must come before the first entry."""
+        self._keys = KeptKeys(self._limit_bytes - size_bytes)
+
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Requests got these entries without `get`."""
+        for key in keys:
+            self._keys.use(key, self._clock())
+
+    def look(self, key: bytes) -> tuple[Entry, float] | None:
+        """An entry, which is not used for that, and when it expires; None where it is not kept."""
+        expires_s = self._keys.expires_s(key)
+        return None if expires_s is None or expires_s <= self._clock() else (self._entries[key], expires_s)
 
     def _get(self, key: bytes) -> Entry | None:
         if self._keys.use(key, self._clock()):
@@ -136,6 +156,7 @@ class MemoryStore:
 
     def _drop(self, key: bytes) -> None:
         self._account.shrink(self._entries.pop(key).size_bytes)
+        self.on_left(key)
 
     def _reclaim(self, wanted_bytes: int) -> int:
         before = self.size_bytes

@@ -79,6 +79,16 @@ class Charging(Protocol):
         """Takes what requests of one tenant came to."""
 
 
+class Copies(Protocol):
+    """Copies of kept responses in the lane: `caching.lane_copies.LaneCopies`."""
+
+    def used(self, digests: Sequence[bytes]) -> None:
+        """Requests got these copies."""
+
+    def differs(self, one: "_native.Recount", path: str, headers: Mapping[str, str], tenant: str) -> bool:
+        """Whether a request got another response than Python would give it, as far as that is known still."""
+
+
 class FastLane:
     """Made before the first table and the first connection.
 
@@ -113,9 +123,10 @@ class FastLane:
         self.quotas, self.spending = SharedQuotas(quotas), SharedSpending(spending)
         self._sessions: _native.Sessions = NATIVE.Sessions(max_sessions)
         self.paths = frozenset(ROUTED_PATHS) - _NEVER_PLAIN
+        self._max_body_bytes = min(settings.plane_max_body_bytes, settings.max_body_bytes)
         self.native: _native.Lane = NATIVE.Lane(
             paths=sorted(self.paths),
-            max_body_bytes=min(settings.plane_max_body_bytes, settings.max_body_bytes),
+            max_body_bytes=self._max_body_bytes,
             max_head_bytes=MAX_HEAD_BYTES,
             max_response_bytes=MAX_RESPONSE_BYTES,
             sticky_by=settings.sticky_by,
@@ -147,6 +158,7 @@ class FastLane:
         self.on_doubt: Callable[[], None] = lambda: None  # what else the data plane does is Python's from then on
         self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
         self.recount = self.recounter.look
+        self.copies: Copies | None = None  # of kept responses; None: the lane has none
         self._follow: Callable[[_native.LaneCounts], None] = lambda counts: None
         metrics.of_lane(self.drain, self._running, lambda: self.native.held_bytes)
 
@@ -162,6 +174,15 @@ class FastLane:
         assert NATIVE is not None
         counted: _native.Generation = NATIVE.Generation(units.native, BOUNDS[E2E], keeps_open)
         return counted
+
+    def serves(self, path: str, size_bytes: int) -> bool:
+        """Whether a request to this path with a body of this size may be plain."""
+        in_path = path.startswith(("/v2/models/", "/v1/models/"))
+        return (in_path or path in self.paths) and size_bytes <= self._max_body_bytes
+
+    def copy_by(self, copies: "Copies") -> None:
+        """The lane has copies of the responses that the gateway keeps. Must come before the first table."""
+        self.copies, self.recounter.copies = copies, copies
 
     # -- tables, and whether the lane serves
 
@@ -179,7 +200,7 @@ class FastLane:
         """
         assert NATIVE is not None
         made = []
-        for one in compile_table(table, host_of):
+        for one in compile_table(table, host_of, has_copies=self.copies is not None):
             route = table.routes.get(one.name) if table else None
             generation, is_paused, valid_for_s = state_of(route) if route and not one.reason else (None, False, None)
             fields = {name: getattr(one, name) for name in one.__slots__}
@@ -265,6 +286,8 @@ class FastLane:
             self._metrics.handed_over(model or "unknown", reason, times)
         for charge in counts.charges:
             self._charging.gather(charge)
+        if self.copies is not None and counts.used_copies:
+            self.copies.used(counts.used_copies)
         self._follow(counts)
 
     def _running(self) -> dict[tuple[str, str], int]:

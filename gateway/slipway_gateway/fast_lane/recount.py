@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from multidict import CIMultiDict
 
@@ -14,8 +14,9 @@ from ..identity.authenticate import AuthReason, AuthRefusal, RequestIdentity, au
 from ..identity.tenants import TenantTable
 from ..judging.samples import stratum
 from ..quotas.bounds import bound_of
-from ..quotas.estimate import estimate
+from ..quotas.estimate import Estimate, estimate
 from ..quotas.meter import Meter
+from ..quotas.prices import Price
 from ..quotas.usage import Usage
 from ..routing.router import assign_revision
 from ..routing.table import Route
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from slipway_plane import _native
 
 log = logging.getLogger(__name__)
+
+
+class _Copies(Protocol):
+    def differs(self, one: "_native.Recount", path: str, headers: Mapping[str, str], tenant: str) -> bool:
+        """Whether a request got another response than Python would give it, as far as that is known still."""
 
 
 class Recounter:
@@ -50,6 +56,7 @@ class Recounter:
         self._settings, self._metrics, self._on_difference = settings, metrics, on_difference
         self._tenants = tenants
         self._differing: dict[str, set[str]] = {}  # kinds by route
+        self.copies: _Copies | None = None  # of kept responses, where the lane has some
 
     def differing(self, route: str) -> tuple[str, ...]:
         """In what requests of a route were counted differently since the process began, in alphabetical order."""
@@ -94,8 +101,15 @@ class Recounter:
             "revision": assign_revision(route, key) == one.own,
             "stratum": stratum(len(one.sent), stream=False) == one.stratum,
             "stream": not fields.streams,
-            "outcome": not (is_text_path(path) and find_failures(one.response, wants_json=fields.wants_json)),
         }
+        if one.hit is None:
+            failures = is_text_path(path) and find_failures(one.response, wants_json=fields.wants_json)
+            same["outcome"] = not failures
+        elif self.copies is not None:
+            salt = settings.tenant_salt.get_secret_value()
+            known = request_fields.tenant(given, fields, settings.tenant_by, salt)
+            tenant = request_fields.pseudonym(client, salt) if paid else known
+            same["copy"] = not self.copies.differs(one, path, given, tenant)
         if paid and (table := self._tenants(paid.table)):
             same |= _compare_paid(one, paid, table, _Sent(path, given, fields))
         return [kind for kind, holds in same.items() if not holds]
@@ -117,6 +131,9 @@ def _compare_paid(one: "_native.Recount", paid: "_native.Paid", table: TenantTab
     if not isinstance(found, RequestIdentity) or (found.name, found.key_id) != (paid.tenant, paid.key):
         return {"identity": False}
     policy = found.tenant.policy
+    price = policy.price_of(one.route, one.model)
+    if one.hit is not None:
+        return _compare_hit(paid, one.hit, price)
     reserved = estimate(
         request.fields,
         request.path,
@@ -126,7 +143,6 @@ def _compare_paid(one: "_native.Recount", paid: "_native.Paid", table: TenantTab
         writes_text=is_text_path(request.path),
     )
     bound = bound_of(request.path, one.sent, request.fields)
-    price = policy.price_of(one.route, one.model)
     meter = Meter("", paid.tenant, paid.key, estimate=reserved, bound=bound, price=price)
     meter.begin("", {} if paid.prompt_tokens is None else {PROMPT_TOKENS: str(paid.prompt_tokens)}, continues=False)
     meter.add_body(one.response)
@@ -135,6 +151,20 @@ def _compare_paid(one: "_native.Recount", paid: "_native.Paid", table: TenantTab
         "reserved": (reserved.input_tokens, reserved.output_tokens) == paid.reserved,
         "usage": charge is not None and (charge.usage, charge.estimated) == (Usage(*paid.usage), paid.is_estimated),
         "cost": charge is not None and charge.cost_nano == paid.cost_nano,
+    }
+
+
+def _compare_hit(paid: "_native.Paid", hit: "_native.RecountedHit", price: Price) -> dict[str, bool]:
+    """Whether what the copy of a kept response took from limits, and what it cost, are the same here."""
+    tokens, saved_nano = hit.saved
+    meter = Meter("", paid.tenant, paid.key, estimate=Estimate(), price=price)
+    meter.hit(hit.revision, Usage(*tokens))
+    charge, saved = meter.charge(), meter.saved
+    return {
+        "reserved": (meter.estimate.input_tokens, meter.estimate.output_tokens) == paid.reserved,
+        "usage": charge is not None and (charge.usage, charge.estimated) == (Usage(*paid.usage), paid.is_estimated),
+        "cost": charge is not None and charge.cost_nano == paid.cost_nano,
+        "saved": saved is not None and saved.cost_nano == saved_nano,
     }
 
 

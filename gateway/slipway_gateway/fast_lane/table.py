@@ -31,10 +31,14 @@ class CompiledRoute:
     backends: tuple[tuple[str, int, list[Endpoint]], ...]
     forwarded: tuple[str, ...]
     isolates: bool  # an engine of its endpoints knows no tenants
+    cache: tuple[float, bool] | None = None  # for how many seconds, and whether tenants get what others requested
 
 
-def why_python(route: Route) -> str:
-    """Why requests of a route need what the lane has not; empty when they do not."""
+def why_python(route: Route, *, has_copies: bool = True) -> str:
+    """Why requests of a route need what the lane has not; empty when they do not.
+
+    `has_copies`: the lane has copies of responses that this gateway keeps.
+    """
     needs = {
         "adapter": bool(route.base),
         "asleep": route.asleep or route.wake_s is not None,
@@ -48,13 +52,15 @@ def why_python(route: Route) -> str:
         "fallback": bool(route.fallback),
         "circuit_breaker": route.circuit_breaker is not None,
         "degradation": route.degradation is not None,
-        "cache": route.cache is not None,
+        "cache": route.cache is not None and not has_copies,
         "guards": bool(route.guards),
     }
     return next((reason for reason, holds in needs.items() if holds), "")
 
 
-def compile_table(table: RouteTable | None, host_of: Callable[[str], str]) -> list[CompiledRoute]:
+def compile_table(
+    table: RouteTable | None, host_of: Callable[[str], str], *, has_copies: bool = False
+) -> list[CompiledRoute]:
     """All routes of a table. `host_of`: the `Host` of an endpoint's URL, as the gateway's own client writes it."""
     if table is None:
         return []
@@ -63,7 +69,10 @@ def compile_table(table: RouteTable | None, host_of: Callable[[str], str]) -> li
     found: Mapping[str, Route] = {**table.routes, **table.models}
     for name, route in found.items():
         names.setdefault(route.name, []).append(name)
-    compiled = [_compile(table, route, tuple(names[route.name]), host_of) for route in table.routes.values()]
+    compiled = [
+        _compile(table, route, tuple(names[route.name]), host_of, has_copies=has_copies)
+        for route in table.routes.values()
+    ]
     return compiled + [_of_rules(name) for name in table.public]
 
 
@@ -72,9 +81,11 @@ def _of_rules(name: str) -> CompiledRoute:
     return CompiledRoute(owner_of(name), "", name, name, (name,), "model_route", "", (), (), isolates=False)
 
 
-def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str]) -> CompiledRoute:
+def _compile(
+    table: RouteTable, route: Route, names: tuple[str, ...], host_of: Callable[[str], str], *, has_copies: bool
+) -> CompiledRoute:
     engines: set[str] = set()
-    reason = "experiment" if is_subject(table.subjects, route.name) else why_python(route)
+    reason = "experiment" if is_subject(table.subjects, route.name) else why_python(route, has_copies=has_copies)
     backends = []
     for backend in route.backends:
         urls = table.urls(route, backend.revision)
@@ -95,6 +106,7 @@ def _compile(table: RouteTable, route: Route, names: tuple[str, ...], host_of: C
         tuple(backends),
         route.forward_headers,
         not engines.isdisjoint(ENGINES),
+        (float(route.cache.ttl_seconds), bool(route.cache.shared)) if route.cache is not None else None,
     )
 
 

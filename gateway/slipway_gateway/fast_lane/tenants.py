@@ -51,5 +51,6 @@ def _compile(
     }
 
 
-def _price(price: Price) -> tuple[str, int, int, int | None, int]:
-    return price.model, price.input_micro, price.output_micro, price.cached_input_micro, price.request_nano
+def _price(price: Price) -> tuple[str, int, int, int | None, int, int]:
+    tokens = (price.input_micro, price.output_micro, price.cached_input_micro)
+    return price.model, *tokens, price.request_nano, price.hit_percentage

@@ -242,7 +242,7 @@ def _counts(charge: Charge) -> _Counts:
 def _saved_counts(saved: Saved) -> _Counts:
     usage = saved.usage
     tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
-    return 1, *map(_bounded, tokens), _bounded(saved.cost_nano)
+    return saved.responses, *map(_bounded, tokens), _bounded(saved.cost_nano)
 
 
 def _bounded(count: int) -> int:

@@ -17,7 +17,7 @@ from slipway_process.batches import Quarantine, Written, write_apart
 from slipway_process.database_errors import UNAVAILABLE, is_of_record
 from slipway_process.places import Places
 
-from ..quotas.meter import Charge, Meter
+from ..quotas.meter import Charge, Meter, Saved
 from ..quotas.policy import Budget
 from ..quotas.usage import Usage
 from ..telemetry.metrics import GatewayMetrics
@@ -289,17 +289,28 @@ class Ledger:
 
 def _sum(one: Charge, other: Charge) -> Charge:
     """Charges of the same tenant, key, model, revision and hour. The sum has the id of the first one."""
-    usage = Usage(
-        one.usage.input_tokens + other.usage.input_tokens,
-        one.usage.output_tokens + other.usage.output_tokens,
-        one.usage.cached_tokens + other.usage.cached_tokens,
-    )
     return msgspec.structs.replace(
         one,
-        usage=usage,
+        usage=_both(one.usage, other.usage),
         cost_nano=one.cost_nano + other.cost_nano,
         estimated=one.estimated + other.estimated,
         requests=one.requests + other.requests,
+        saved=_saved_by_both(one.saved, other.saved),
+    )
+
+
+def _saved_by_both(one: Saved | None, other: Saved | None) -> Saved | None:
+    if one is None or other is None:
+        return one or other
+    responses = one.responses + other.responses
+    return Saved(_both(one.usage, other.usage), one.cost_nano + other.cost_nano, responses)
+
+
+def _both(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.input_tokens + other.input_tokens,
+        one.output_tokens + other.output_tokens,
+        one.cached_tokens + other.cached_tokens,
     )
 
 

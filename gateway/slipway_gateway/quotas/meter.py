@@ -27,10 +27,11 @@ _TAIL_BYTES, _READ_EVERY_BYTES = 2 * MAX_USAGE_BYTES, 64 << 10
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What a response from a gateway's cache did not cost: tokens that were not computed, and money."""
+    """What responses from a gateway's cache did not cost: tokens that were not computed, and money."""
 
     usage: Usage
     cost_nano: int
+    responses: int = 1
 
 
 class Charge(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from ..identity.tenants import KnownTenant
 from ..ledger.writer import Ledger, new_id
 from ..quotas.bounds import bound_of
 from ..quotas.estimate import Estimate, estimate, output_limit
-from ..quotas.meter import Charge, Meter
+from ..quotas.meter import Charge, Meter, Saved
 from ..quotas.policy import Budget, Policy, RequestBounds
 from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
@@ -118,10 +118,15 @@ class Admission:
         used.add({REQUESTS: one.admitted}, now_s)
         if not one.requests:
             return
-        used.add({INPUT: usage.input_tokens, OUTPUT: usage.output_tokens}, now_s)
-        self._metrics.tokens_used(one.tenant, one.model, usage)
+        hits, (limited_input, limited_output), (saved_tokens, saved_nano) = one.hits
+        tokens = {INPUT: usage.input_tokens + limited_input, OUTPUT: usage.output_tokens + limited_output}
+        used.add(tokens, now_s)
+        if one.requests > hits:
+            self._metrics.tokens_used(one.tenant, one.model, usage)
+        saved = Saved(Usage(*saved_tokens), saved_nano, hits) if hits else None
         about = (one.tenant, one.key, one.model, one.revision, one.hour)
-        self.ledger.gather(Charge(new_id(), *about, usage, one.cost_nano, one.estimated, one.requests))
+        charge = Charge(new_id(), *about, usage, one.cost_nano, one.estimated, one.requests, saved)
+        self.ledger.gather(charge)
 
     def prepare_again(self, outgoing: UpstreamRequest, record: RequestRecord) -> UpstreamRequest:
         """A request that is sent once more, with another body: it is charged and takes from limits as a new one.

@@ -28,7 +28,7 @@ from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..balancing.overload import MODEL, caps_of
-from ..caching.caches import ResponseCaches
+from ..caching.caches import BYPASS, MISS, PARTIAL, ResponseCaches
 from ..conversations import turn_request
 from ..conversations.endpoint import TurnCall
 from ..conversations.turns import ConversationTurns
@@ -68,7 +68,7 @@ from .cors import Cors
 from .experiments import ArmOfRequest, Destination
 from .guarded_input import InputGuards
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
-from .listener import ConnectionLimiter, begun_in_lane, check_head
+from .listener import ConnectionLimiter, begun_in_lane, check_head, stays_in_python
 from .model_routes import (
     DIRECT,
     RequestFacts,
@@ -93,6 +93,9 @@ log = logging.getLogger(__name__)
 # By path, what clients of streams of tokens use that are no HTTP responses.
 WEBSOCKET, GRPC_STREAM = "/v1/stream", "/slipway.v1.Generation/Stream"
 SURFACES = {WEBSOCKET: "websocket", GRPC_STREAM: "grpc"}
+
+# What became of a request to a route with a cache that a model computed.
+_COMPUTED = frozenset({MISS, PARTIAL, BYPASS})
 
 Work = Callable[[web.Request, RequestRecord], Awaitable[web.StreamResponse]]
 Serve = Callable[..., Awaitable[web.StreamResponse]]
@@ -164,6 +167,11 @@ class PublicApi:
         self.lane: FastLane | None = None
         self.on_drain: list[Callable[[], None]] = []  # called when the gateway begins to end
         self._ended = asyncio.Event()
+
+    @property
+    def caches(self) -> ResponseCaches | None:
+        """Responses that are kept; None: none is."""
+        return self._caches
 
     @property
     def traces(self) -> Traces:
@@ -339,6 +347,7 @@ class PublicApi:
                 return self._refuse(record, errors.internal(), request.path)
             finally:
                 self._leave(record)
+                stays_in_python(request, stays=record.cache in _COMPUTED)
                 self.running -= 1
                 if not self.running:
                     self._ended.set()

@@ -244,6 +244,13 @@ def begun_in_lane(request: web.BaseRequest) -> "_native.Begun | None":
     return handed.take_begun() if handed else None
 
 
+def stays_in_python(request: web.BaseRequest, *, stays: bool) -> None:
+    """Whether the next request of this connection is probably Python's too, as after a response that no cache had: then
+    the connection does not go back to the fast lane before it."""
+    if isinstance(request.protocol, _Connection):
+        request.protocol.stays = stays
+
+
 class _Connection(ServerConnection):
     """One client's connection."""
 
@@ -258,6 +265,7 @@ class _Connection(ServerConnection):
         "_tables",
         "handed",
         "has_room",
+        "stays",
         "tls",
     )
 
@@ -266,6 +274,7 @@ class _Connection(ServerConnection):
         self._door = door
         self._owner = ""
         self.handed: _native.Handed | None = None  # what the data plane knows of it, where that accepted it
+        self.stays = False  # in Python, after its last request
         self.tls: ServerTls | None = None  # of its port, where the data plane accepted it
         self._shut = self._is_made = False
         # When it came: it may be plain by another table.
@@ -347,7 +356,7 @@ class _Connection(ServerConnection):
 
     def _goes_elsewhere(self) -> bool:
         transport, lane = self.transport, self._door.plane.lane if self._door.plane else None
-        if self.handed is None or lane is None or not isinstance(transport, asyncio.Transport):
+        if self.handed is None or lane is None or self.stays or not isinstance(transport, asyncio.Transport):
             return False
         at_once, with_table = self.handed.returns
         if (

@@ -110,7 +110,7 @@ class AccessLog:
             model=entry.model,
             revision=entry.revision,
             upstream=_address(entry.upstream),
-            attempts=1,
+            attempts=0 if entry.is_hit else 1,
             bytes_in=entry.bytes_in,
             bytes_out=entry.bytes_out,
         )
@@ -120,6 +120,7 @@ class AccessLog:
             line.prompt_tokens, line.completion_tokens = entry.tokens
             line.tokens_estimated = entry.is_estimated
         line.tenant, line.key_id = entry.tenant, entry.key
+        line.cache = "hit" if entry.is_hit else ""
         self._writer.put(entry.owner, self._encode(line) + b"\n")
 
     @property

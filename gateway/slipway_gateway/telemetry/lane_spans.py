@@ -1,5 +1,6 @@
 """Spans of requests that the fast lane ended: both are made of its times afterwards."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,7 +10,10 @@ _NS = 1_000_000_000
 
 
 def record(tracer: Any, entry: "_native.LogEntry") -> None:
-    """Sends the span of a request and that of its attempt. `tracer`: of the SDK; `entry`: of a recorded request."""
+    """Sends the span of a request and that of its attempt. `tracer`: of the SDK; `entry`: of a recorded request.
+
+    A request that got a copy of a kept response has no attempt.
+    """
     from opentelemetry.trace import SpanKind
 
     trace_id, request_id, attempt_id = int(entry.id, 16), int(entry.id[16:], 16), int(entry.id[:16], 16)
@@ -26,10 +30,12 @@ def record(tracer: Any, entry: "_native.LogEntry") -> None:
         attempt["http.response.status_code"] = entry.code
     request = _context(trace_id, request_id)
     within = (began_s + entry.waited_s, answered_s)
-    _send(tracer, "attempt", _context(trace_id, attempt_id), request, SpanKind.CLIENT, attempt, within)
+    if not entry.is_hit:
+        _send(tracer, "attempt", _context(trace_id, attempt_id), request, SpanKind.CLIENT, attempt, within)
     whole = (began_s, entry.ended_s)
     route = _route(entry.path)
-    _send(tracer, f"POST {route}", request, None, SpanKind.SERVER, _attributes(entry, route), whole)
+    events = (("cache hit", began_s),) if entry.is_hit else ()
+    _send(tracer, f"POST {route}", request, None, SpanKind.SERVER, _attributes(entry, route), whole, events)
 
 
 def _attributes(entry: "_native.LogEntry", route: str) -> dict[str, Any]:
@@ -41,7 +47,7 @@ def _attributes(entry: "_native.LogEntry", route: str) -> dict[str, Any]:
         "slipway.request_id": entry.request_id,
         "slipway.outcome": entry.outcome,
         "slipway.revision": entry.revision,
-        "slipway.attempts": 1,
+        "slipway.attempts": 0 if entry.is_hit else 1,
         "slipway.resumes": 0,
         "slipway.stream": False,
     }
@@ -66,16 +72,16 @@ def _context(trace_id: int, span_id: int) -> Any:
 
 def _send(
     tracer: Any, name: str, context: Any, parent: Any, kind: Any, attributes: dict[str, Any],
-    between_s: tuple[float, float],
+    between_s: tuple[float, float], events: Sequence[tuple[str, float]] = (),
 ) -> None:  # fmt: skip
-    """`between_s`: Unix time of its begin and of its end."""
-    from opentelemetry.sdk.trace import ReadableSpan
+    """`between_s`: Unix time of its begin and of its end. `events`: with theirs."""
+    from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     start, end = (round(second * _NS) for second in between_s)
     scope = InstrumentationScope("slipway_gateway")
     made = ReadableSpan(
         name, context, parent, tracer.resource, attributes, kind=kind, start_time=start, end_time=end,
-        instrumentation_scope=scope,
+        instrumentation_scope=scope, events=[Event(name, timestamp=round(at_s * _NS)) for name, at_s in events],
     )  # fmt: skip
     tracer.span_processor.on_end(made)

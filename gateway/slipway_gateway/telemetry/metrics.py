@@ -402,6 +402,9 @@ class GatewayMetrics:
                 self._requests_of(pair, code, outcome)(requests)
         if ended := counts.ok + counts.left:
             self._add(self._fast, ended, *pair)
+        if counts.hits:
+            tokens, saved_nano = counts.saved
+            self.cached(*pair, "hit", Usage(*tokens), saved_nano, counts.hits)
         for family, (buckets, sum_s) in ((self._seconds, counts.seconds), (self._ttft, counts.ttft)):
             if buckets:
                 add, _, adders = self._child_of(family, pair)
@@ -554,11 +557,19 @@ class GatewayMetrics:
         self._add(self._prompts, seen_bytes, model, revision, "yes")
         self._add(self._prompts, new_bytes, model, revision, "no")
 
-    def cached(self, model: str, revision: str, result: str, usage: Usage | None = None, saved_nano: int = 0) -> None:
-        """A request to a route with a cache. `usage`, `saved_nano`: of a kept response, what its tenant did not use and
+    def cached(
+        self,
+        model: str,
+        revision: str,
+        result: str,
+        usage: Usage | None = None,
+        saved_nano: int = 0,
+        requests: int = 1,
+    ) -> None:
+        """Requests to a route with a cache. `usage`, `saved_nano`: of kept responses, what tenants did not use and
         pay."""
         self._touch(model, revision)
-        self._add(self._cached, 1, model, revision, result)
+        self._add(self._cached, requests, model, revision, result)
         if usage is not None:
             self._add(self._saved_tokens, usage.input_tokens, model, revision, "input")
             self._add(self._saved_tokens, usage.output_tokens, model, revision, "output")

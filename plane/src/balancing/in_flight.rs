@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::activity::RouteActivity;
 use crate::handover::locked;
+use crate::ledger::charges::Saved;
 use crate::telemetry::metrics::Times;
 
 /// Clients of successes that are remembered of a revision: as many results as the failsafe looks at, and more.
@@ -113,6 +114,9 @@ pub struct RevisionCounts {
     pub clients: VecDeque<Arc<str>>,
     pub seconds: Times,
     pub ttft: Times,
+    /// Requests that got copies of kept responses, and what these did not cost.
+    pub hits: u64,
+    pub saved: Saved,
 }
 
 /// One revision of a route.

@@ -13,14 +13,18 @@ use pyo3::types::PyBytes;
 
 use super::listener::{duration, Places};
 use super::tenants::{LaneTenant, Quotas, Reservation, Spending};
+use crate::caching::copies::{parts_of, CacheRule, KeptResponse, OwnId};
 use crate::handover::{self, locked};
 use crate::identity::tenants::TenantTable;
 use crate::judging::samples::GenerationSamples;
 use crate::judging::units::{self, SessionMemory};
 use crate::lane::{self, Compiled, InBoth, Settings};
+use crate::ledger::charges::Saved;
 use crate::quotas::tenant::LimitHeaders;
 use crate::quotas::usage::Usage;
+use crate::routing::table::Named;
 use crate::serving::admission::Reserved;
+use crate::serving::hits::find_at;
 use crate::telemetry::access_log;
 use crate::telemetry::metrics::Times;
 use crate::upstream::tenant_proof::SigningKey;
@@ -297,6 +301,71 @@ impl Lane {
         locked(&self.0.bytes).used()
     }
 
+    fn hold_copies(&self, most_bytes: usize) {
+        locked(&self.0.copies).hold(most_bytes);
+    }
+
+    /// `own_id`: bytes of the response's own id, and where they begin.
+    #[pyo3(signature = (digest, *, revision, headers, body, own_id, usage, stored_s, expires_s, size_bytes))]
+    #[allow(clippy::too_many_arguments)] // all by name
+    fn put_copy(
+        &self,
+        digest: [u8; 32],
+        revision: String,
+        headers: Vec<(String, String)>,
+        body: Vec<u8>,
+        own_id: (usize, Vec<usize>),
+        usage: Option<(i64, i64, i64)>,
+        stored_s: f64,
+        expires_s: f64,
+        size_bytes: usize,
+    ) -> bool {
+        let (length, begins) = own_id;
+        let mut kept = KeptResponse::new(revision, &headers, body, OwnId { length, begins });
+        kept.usage = usage.map(|(input_tokens, output_tokens, cached_tokens)| Usage {
+            input_tokens,
+            output_tokens,
+            cached_tokens,
+        });
+        (kept.stored_s, kept.expires_s) = (stored_s, expires_s);
+        locked(&self.0.copies).put(digest, kept, size_bytes)
+    }
+
+    /// What a request of a model gets at this time; None: Python decides. Returns the revision, the body and its age in
+    /// seconds. `tenant`: its pseudonym.
+    #[allow(clippy::too_many_arguments)] // a request
+    fn find_copy(
+        &self,
+        model: &str,
+        tenant: &str,
+        key: &[u8],
+        path: &str,
+        headers: Vec<(String, Vec<u8>)>,
+        body: &[u8],
+        now_s: f64,
+        unix_s: f64,
+    ) -> Option<(String, Data, f64)> {
+        let table = self.0.table();
+        let Some(Named::Plain(route)) = table.names.get(model) else { return None };
+        let listed: Vec<httparse::Header<'_>> =
+            headers.iter().map(|(name, value)| httparse::Header { name, value }).collect();
+        let sent = [path.as_bytes(), body];
+        let lookup = parts_of(route.cache.as_ref()?, tenant, &route.name, sent, &listed);
+        let found = find_at(&self.0, route, &lookup, [key, tenant.as_bytes()], [now_s, unix_s]).ok()?;
+        let kept = found.kept;
+        Some((kept.revision.clone(), Cow::Owned(kept.body.clone()), kept.age_s(unix_s)))
+    }
+
+    fn drop_copy(&self, digest: [u8; 32]) {
+        locked(&self.0.copies).remove(&digest);
+    }
+
+    /// Bytes of copies, as Python counted them.
+    #[getter]
+    fn copied_bytes(&self) -> usize {
+        locked(&self.0.copies).held_bytes()
+    }
+
     fn take(&self, py: Python<'_>) -> LaneCounts {
         let counts = py.detach(|| self.0.take());
         let revisions = counts.revisions.into_iter().map(|(revision, one)| RevisionCounts {
@@ -310,6 +379,8 @@ impl Lane {
             clients: one.clients.iter().map(|client| client.to_string()).collect(),
             seconds: times(one.seconds),
             ttft: times(one.ttft),
+            hits: one.hits,
+            saved: saved(one.saved),
         });
         let hand_overs = counts.hand_overs.into_iter().map(|(model, why, count)| (model, why.to_owned(), count));
         let charges = counts.charges.into_iter().map(|(payer, sums)| TenantCharge {
@@ -323,14 +394,24 @@ impl Lane {
             usage: counted(sums.usage),
             cost_nano: sums.cost_nano,
             estimated: sums.estimated,
+            hits: (sums.hits.requests, sums.hits.limited, saved(sums.hits.saved)),
         });
+        let used_copies = counts.used_copies.iter().map(|digest| Cow::Owned(digest.to_vec())).collect();
         LaneCounts {
+            used_copies,
             revisions: revisions.collect(),
             endpoints: counts.endpoints,
             hand_overs: hand_overs.collect(),
             charges: charges.collect(),
         }
     }
+}
+
+/// Tokens, and billionths of the currency.
+type SavedTuple = ((i64, i64, i64), i128);
+
+fn saved(one: Saved) -> SavedTuple {
+    (counted(one.usage), one.cost_nano)
 }
 
 fn counted(usage: Usage) -> (i64, i64, i64) {
@@ -355,6 +436,7 @@ pub struct LaneRoute {
     forwarded: Vec<String>,
     isolates: bool,
     generation: Option<Arc<GenerationSamples>>,
+    cache: Option<CacheRule>,
     is_paused: bool,
     valid_for: Option<Duration>,
 }
@@ -363,7 +445,8 @@ pub struct LaneRoute {
 impl LaneRoute {
     #[new]
     #[pyo3(signature = (
-        *, name, uid, model, id, names, reason, salt, backends, forwarded, isolates, generation, is_paused, valid_for_s
+        *, name, uid, model, id, names, reason, salt, backends, forwarded, isolates, generation, cache, is_paused,
+        valid_for_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -378,10 +461,12 @@ impl LaneRoute {
         forwarded: Vec<String>,
         isolates: bool,
         generation: Option<PyRef<'_, Generation>>,
+        cache: Option<(f64, bool)>,
         is_paused: bool,
         valid_for_s: Option<f64>,
     ) -> PyResult<Self> {
         let reason = self::reason(reason)?;
+        let cache = cache.map(|(ttl_s, is_shared)| CacheRule { uid: uid.clone(), ttl_s, is_shared });
         let generation = generation.map(|one| one.0.clone());
         let valid_for = valid_for_s.map(|left_s| duration("valid_for_s", left_s)).transpose()?;
         Ok(LaneRoute {
@@ -396,6 +481,7 @@ impl LaneRoute {
             forwarded,
             isolates,
             generation,
+            cache,
             is_paused,
             valid_for,
         })
@@ -420,6 +506,7 @@ impl LaneRoute {
             forwarded: self.forwarded.clone(),
             isolates: self.isolates,
             generation: self.generation.clone(),
+            cache: self.cache.clone(),
             is_paused: self.is_paused,
             valid_for: self.valid_for,
         })
@@ -437,6 +524,7 @@ pub struct LaneCounts {
     endpoints: Vec<(String, u64)>,
     hand_overs: Vec<(String, String, u64)>,
     charges: Vec<TenantCharge>,
+    used_copies: Vec<Data>,
 }
 
 /// What requests of one tenant, key, model, revision and hour came to.
@@ -453,6 +541,7 @@ pub struct TenantCharge {
     usage: (i64, i64, i64),
     cost_nano: i128,
     estimated: u64,
+    hits: (u64, (i64, i64), SavedTuple),
 }
 
 #[pyclass(frozen, get_all)]
@@ -468,6 +557,8 @@ pub struct RevisionCounts {
     clients: Vec<String>,
     seconds: TimesTuple,
     ttft: TimesTuple,
+    hits: u64,
+    saved: SavedTuple,
 }
 
 #[pyclass(frozen, get_all)]
@@ -496,6 +587,7 @@ pub struct LogEntry {
     is_estimated: bool,
     tenant: String,
     key: String,
+    is_hit: bool,
 }
 
 impl From<access_log::LogEntry> for LogEntry {
@@ -524,6 +616,7 @@ impl From<access_log::LogEntry> for LogEntry {
             is_estimated: one.is_estimated,
             tenant: one.tenant,
             key: one.key,
+            is_hit: one.is_hit,
         }
     }
 }
@@ -545,6 +638,28 @@ pub struct Recount {
     stratum: &'static str,
     sent: Data,
     paid: Option<Paid>,
+    hit: Option<RecountedHit>,
+}
+
+/// The copy of a kept response that a request got.
+#[pyclass(frozen, get_all)]
+#[derive(Clone)]
+pub struct RecountedHit {
+    digest: Data,
+    revision: String,
+    chosen: String,
+    saved: SavedTuple,
+}
+
+impl From<access_log::Hit> for RecountedHit {
+    fn from(one: access_log::Hit) -> Self {
+        RecountedHit {
+            digest: Cow::Owned(one.digest),
+            revision: one.revision,
+            chosen: one.chosen,
+            saved: saved(one.saved),
+        }
+    }
 }
 
 /// What a tenant paid for a request.
@@ -593,6 +708,7 @@ impl From<access_log::Recount> for Recount {
             stratum: one.stratum,
             sent: Cow::Owned(one.sent),
             paid: one.paid.map(Paid::from),
+            hit: one.hit.map(RecountedHit::from),
         }
     }
 }

@@ -51,6 +51,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lane::RevisionCounts>()?;
     module.add_class::<lane::LogEntry>()?;
     module.add_class::<lane::Recount>()?;
+    module.add_class::<lane::RecountedHit>()?;
     module.add_class::<lane::Begun>()?;
     module.add_class::<relay::ChunkDecoder>()?;
     module.add_class::<relay::EventRelay>()?;

@@ -15,7 +15,7 @@ use crate::quotas::tenant::{self, Limit, Limits, BUCKETS};
 use crate::wire::request_fields::pseudonym;
 
 pub type LimitsTuple = ([i64; 3], i64, f64, i64);
-pub type PriceTuple = (String, i64, i64, Option<i64>, i64);
+pub type PriceTuple = (String, i64, i64, Option<i64>, i64, i64);
 type BudgetTuple = (Option<i128>, Option<i128>);
 type KeyTuple = (String, String, Option<f64>);
 
@@ -24,8 +24,8 @@ pub fn limits_of(limits: LimitsTuple) -> Limits {
 }
 
 pub fn price_of_tuple(price: PriceTuple) -> Price {
-    let (model, input_micro, output_micro, cached_input_micro, request_nano) = price;
-    Price { model, input_micro, output_micro, cached_input_micro, request_nano }
+    let (model, input_micro, output_micro, cached_input_micro, request_nano, hit_percentage) = price;
+    Price { model, input_micro, output_micro, cached_input_micro, request_nano, hit_percentage }
 }
 
 fn budget_of((day_nano, month_nano): BudgetTuple) -> Budget {

@@ -407,16 +407,16 @@ fn estimate_of(
     Ok((found.input_tokens, found.output_tokens, estimate::output_limit(&fields, path)))
 }
 
-/// Which price fits one of the names best, and what a usage costs by it.
+/// Which price fits one of the names best, and what a usage costs by it: computed, and from a cache.
 #[pyfunction]
-fn price_of(listed: Vec<PriceTuple>, names: Vec<String>, usage: Counted) -> (Option<usize>, i64) {
+fn price_of(listed: Vec<PriceTuple>, names: Vec<String>, usage: Counted) -> (Option<usize>, i64, i64) {
     let listed: Vec<Price> = listed.into_iter().map(price_of_tuple).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let best = prices::price_of(&listed, &names);
     let (input_tokens, output_tokens, cached_tokens) = usage;
     let usage = Usage { input_tokens, output_tokens, cached_tokens };
     let at = best.and_then(|best| listed.iter().position(|price| std::ptr::eq(price, best)));
-    (at, best.map_or(0, |price| price.cost_nano(&usage)))
+    (at, best.map_or(0, |price| price.cost_nano(&usage)), best.map_or(0, |price| price.hit_cost_nano(&usage)))
 }
 
 #[pyfunction]

@@ -91,6 +91,15 @@ impl GenerationSamples {
         }
     }
 
+    /// A request got a copy of a kept response. Its session counts as assigned to the revision that the split chose, as in
+    /// Python; its outcome counts for none.
+    pub fn hit(&self, own: &str, key: &[u8], client: &[u8], now_s: f64) {
+        let (new, _) = self.units.assign(own, key, client, now_s);
+        if new {
+            locked(&self.counts).entry(own.to_owned()).or_default().assigned += 1;
+        }
+    }
+
     fn add(&self, found: &mut HashMap<&'static str, Vec<u64>>, attempt: &EndedAttempt<'_>) {
         let counts = found.entry(attempt.stratum).or_insert_with(|| vec![0; self.bounds.len() + 1]);
         if let Some(count) = counts.get_mut(bucket(&self.bounds, attempt.seconds)) {

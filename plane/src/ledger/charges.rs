@@ -37,6 +37,36 @@ pub struct Sums {
     pub cost_nano: i128,
     /// Responses whose servers reported no usage.
     pub estimated: u64,
+    pub hits: Hits,
+}
+
+/// Responses from the gateway's cache, among the requests that are charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    pub requests: u64,
+    /// Input and output tokens that they took from limits.
+    pub limited: (i64, i64),
+    pub saved: Saved,
+}
+
+/// What responses from a cache did not cost: tokens that were not computed, and money.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    pub usage: Usage,
+    pub cost_nano: i128,
+}
+
+impl Saved {
+    pub fn add(&mut self, other: &Saved) {
+        add_usage(&mut self.usage, &other.usage);
+        self.cost_nano = self.cost_nano.saturating_add(other.cost_nano);
+    }
+}
+
+fn add_usage(total: &mut Usage, usage: &Usage) {
+    total.input_tokens = total.input_tokens.saturating_add(usage.input_tokens);
+    total.output_tokens = total.output_tokens.saturating_add(usage.output_tokens);
+    total.cached_tokens = total.cached_tokens.saturating_add(usage.cached_tokens);
 }
 
 #[derive(Debug)]
@@ -58,6 +88,8 @@ pub struct Charge {
     pub usage: Usage,
     pub cost_nano: i64,
     pub estimated: bool,
+    /// Of a response from a cache: the tokens that it took from limits, and what it did not cost.
+    pub hit: Option<((i64, i64), Saved)>,
 }
 
 impl Payer {
@@ -87,11 +119,14 @@ impl Charges {
         });
         sums.admitted += 1;
         let Some(charge) = charge else { return };
-        let (total, usage) = (&mut sums.usage, &charge.usage);
         sums.requests += 1;
-        total.input_tokens = total.input_tokens.saturating_add(usage.input_tokens);
-        total.output_tokens = total.output_tokens.saturating_add(usage.output_tokens);
-        total.cached_tokens = total.cached_tokens.saturating_add(usage.cached_tokens);
+        add_usage(&mut sums.usage, &charge.usage);
+        if let Some(((input, output), saved)) = &charge.hit {
+            let limited = &mut sums.hits.limited;
+            sums.hits.requests += 1;
+            *limited = (limited.0.saturating_add(*input), limited.1.saturating_add(*output));
+            sums.hits.saved.add(saved);
+        }
         sums.cost_nano = sums.cost_nano.saturating_add(i128::from(charge.cost_nano));
         sums.estimated += u64::from(charge.estimated);
     }
@@ -116,14 +151,29 @@ mod tests {
         let (mut charges, one) = (Charges::default(), payer("t", "k"));
         let usage = Usage { input_tokens: 3, output_tokens: 2, cached_tokens: 1 };
         for estimated in [true, false] {
-            charges.add(&one, Some(&Charge { usage, cost_nano: 7, estimated }));
+            charges.add(&one, Some(&Charge { usage, cost_nano: 7, estimated, hit: None }));
         }
         charges.add(&one, None);
         let taken = charges.take();
         let usage = Usage { input_tokens: 6, output_tokens: 4, cached_tokens: 2 };
-        let sums = Sums { admitted: 3, requests: 2, usage, cost_nano: 14, estimated: 1 };
+        let sums = Sums { admitted: 3, requests: 2, usage, cost_nano: 14, estimated: 1, hits: Hits::default() };
         assert_eq!(taken.iter().map(|(_, sums)| *sums).collect::<Vec<_>>(), [sums]);
         assert!(charges.take().is_empty());
+    }
+
+    #[test]
+    fn a_hit_is_a_request_without_tokens_and_what_it_saved() {
+        let (mut charges, one) = (Charges::default(), payer("t", "k"));
+        let usage = Usage { input_tokens: 3, output_tokens: 2, cached_tokens: 1 };
+        let saved = Saved { usage, cost_nano: 9 };
+        let hit = Charge { usage: Usage::default(), cost_nano: 1, estimated: false, hit: Some(((3, 2), saved)) };
+        charges.add(&one, Some(&Charge { usage, cost_nano: 7, estimated: false, hit: None }));
+        charges.add(&one, Some(&hit));
+        charges.add(&one, Some(&hit));
+        let (_, sums) = charges.take()[0];
+        assert_eq!((sums.requests, sums.usage, sums.cost_nano), (3, usage, 9));
+        assert_eq!((sums.hits.requests, sums.hits.limited, sums.hits.saved.cost_nano), (2, (6, 4), 18));
+        assert_eq!(sums.hits.saved.usage.cached_tokens, 2);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::router::{order_backends, Backend};
 use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision};
 use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod};
+use crate::caching::copies::CacheRule;
 use crate::handover::locked;
 use crate::judging::samples::GenerationSamples;
 
@@ -38,6 +39,8 @@ pub struct Route {
     pub activity: Arc<RouteActivity>,
     /// Where its requests are counted for the judge; None: nowhere.
     pub generation: Option<Arc<GenerationSamples>>,
+    /// Requests may get copies of kept responses, and all others are Python's; None: there is no cache.
+    pub cache: Option<CacheRule>,
     /// Python decides about each request for now: a revision is cut off.
     is_paused: AtomicBool,
     /// Until when its weights are in force without a renewal; None: for ever.
@@ -99,6 +102,7 @@ impl Route {
             isolates,
             activity,
             generation,
+            cache: None,
             is_paused,
             valid_until,
         }

@@ -9,12 +9,12 @@ use crate::balancing::in_flight::Revision;
 use crate::handover::{locked, HandOver};
 use crate::identity::tenants::{Identity, Tenant};
 use crate::lane::Lane;
-use crate::ledger::charges::{Charge, Payer};
+use crate::ledger::charges::{Charge, Payer, Saved};
 use crate::ledger::periods::hour_of;
 use crate::quotas::bounds::UsageBound;
 use crate::quotas::estimate::{estimate, output_limit, repeated_bytes, Estimate, TEXT_PATHS};
 use crate::quotas::meter::{Beginning, Meter};
-use crate::quotas::prices::price_of;
+use crate::quotas::prices::{price_of, Price};
 use crate::quotas::tenant::{headers, Amounts, LimitHeaders, Reservation};
 use crate::quotas::usage::Usage;
 use crate::routing::table::Route;
@@ -46,6 +46,8 @@ pub struct Metered {
     is_opaque: bool,
     /// In the tenant's prices; None: it is free.
     price: Option<usize>,
+    /// The usage of the kept response of which it gets a copy.
+    hit: Option<Usage>,
 }
 
 /// What a response costs its request.
@@ -84,7 +86,28 @@ impl Metered {
         let names = [route.name.as_str(), route.id.as_str()];
         let best = price_of(&tenant.prices, &names);
         let price = best.and_then(|best| tenant.prices.iter().position(|one| std::ptr::eq(one, best)));
-        Metered { identity, estimate, bound, is_opaque, price }
+        Metered { identity, estimate, bound, is_opaque, price, hit: None }
+    }
+
+    /// The request gets a copy of a kept response, which was computed for another one with this usage. It is one request,
+    /// and takes tokens from limits only where they have a price.
+    pub fn hit(&mut self, usage: Usage) {
+        let is_priced = self.price().is_some_and(|price| price.hit_percentage != 0);
+        let Usage { input_tokens, output_tokens, .. } = usage;
+        self.estimate = if is_priced { Estimate { input_tokens, output_tokens } } else { Estimate::default() };
+        self.hit = Some(usage);
+    }
+
+    /// What a copy of a kept response costs; None: it gets none.
+    pub fn hit_bill(&self) -> Option<Bill> {
+        let usage = self.hit?;
+        let Estimate { input_tokens, output_tokens } = self.estimate;
+        let cost_nano = self.hit_cost_nano(&usage);
+        let saved = Saved { usage, cost_nano: i128::from(self.cost_nano(&usage)) - i128::from(cost_nano) };
+        let hit = Some(((input_tokens, output_tokens), saved));
+        let charge = Charge { usage: Usage::default(), cost_nano, estimated: false, hit };
+        let used = self.amounts().map(Some);
+        Some(Bill { charge, prompt_tokens: None, used, used_if_left: used })
     }
 
     /// What a whole response of status 200 costs. `prompt_tokens`: as its head has them.
@@ -104,7 +127,7 @@ impl Metered {
         }
         let used = meter.used(false).map_err(|_| "usage")?;
         let used_if_left = meter.used(true).map_err(|_| "usage")?;
-        let charge = Charge { usage, cost_nano: self.cost_nano(&usage), estimated };
+        let charge = Charge { usage, cost_nano: self.cost_nano(&usage), estimated, hit: None };
         Ok(Bill { charge, prompt_tokens, used, used_if_left })
     }
 
@@ -119,13 +142,23 @@ impl Metered {
 
     /// What the tokens cost that it reserves, in billionths of the currency.
     pub fn expected_nano(&self) -> i64 {
+        if let Some(usage) = &self.hit {
+            return self.hit_cost_nano(usage);
+        }
         let Estimate { input_tokens, output_tokens } = self.estimate;
         self.cost_nano(&Usage { input_tokens, output_tokens, cached_tokens: 0 })
     }
 
+    fn price(&self) -> Option<&Price> {
+        self.price.and_then(|at| self.identity.tenant.prices.get(at))
+    }
+
     fn cost_nano(&self, usage: &Usage) -> i64 {
-        let price = self.price.and_then(|at| self.identity.tenant.prices.get(at));
-        price.map_or(0, |price| price.cost_nano(usage))
+        self.price().map_or(0, |price| price.cost_nano(usage))
+    }
+
+    fn hit_cost_nano(&self, usage: &Usage) -> i64 {
+        self.price().map_or(0, |price| price.hit_cost_nano(usage))
     }
 }
 

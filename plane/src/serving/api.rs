@@ -11,16 +11,19 @@ use super::admission::{unix_s, Bill, Reserved, LIMIT_PREFIX};
 use super::bridge::Bridge;
 use super::requester::{frame, message, prepare, Framed, Outgoing, Refused};
 use super::streams::ClientStream;
-use crate::balancing::in_flight::Flight;
+use crate::balancing::in_flight::{Endpoint, Flight, Revision};
+use crate::caching::copies::KeptResponse;
 use crate::forwarding::sender::{attempt, Attempted, Waiting, Whole};
 use crate::handover::{locked, Begun, Encryption, Handed, Place, FIRST_BYTES};
 use crate::judging::samples::{stratum, EndedAttempt};
+use crate::keyed_lookup::Digest;
 use crate::lane::{Lane, DRAINING};
+use crate::ledger::charges::Saved;
 use crate::listener::{Panics, Shared, Silent};
 use crate::quotas::usage::last_usage;
 use crate::routing::router::assign_revision;
 use crate::routing::table::Choice;
-use crate::telemetry::access_log::{LogEntry, Paid, Recount};
+use crate::telemetry::access_log::{Hit, LogEntry, Paid, Recount};
 use crate::wire::headers::{first_value, line, prompt_tokens, to_client};
 use crate::wire::inference::model_in;
 use crate::wire::request_fields::hexadecimal;
@@ -31,26 +34,26 @@ const MAX_LINES: usize = 64;
 const ID_BYTES: usize = 16;
 
 /// What follows a request.
-enum Next {
+pub(super) enum Next {
     Request,
     Closed,
     Python(Refused, Option<Box<Begun>>),
 }
 
-struct Connection {
-    shared: Arc<Shared>,
-    lane: Arc<Lane>,
-    stream: ClientStream,
-    place: Place,
+pub(super) struct Connection {
+    pub(super) shared: Arc<Shared>,
+    pub(super) lane: Arc<Lane>,
+    pub(super) stream: ClientStream,
+    pub(super) place: Place,
     /// Received and not served.
-    received: Vec<u8>,
-    held: HeldBytes,
+    pub(super) received: Vec<u8>,
+    pub(super) held: HeldBytes,
     /// When it began to wait for a request.
     idle_since: Instant,
 }
 
 /// Bytes that a connection holds, counted for the owner of its address.
-struct HeldBytes {
+pub(super) struct HeldBytes {
     lane: Arc<Lane>,
     owner: String,
     size: u64,
@@ -58,7 +61,7 @@ struct HeldBytes {
 
 impl HeldBytes {
     /// Counts so many bytes. False: there is no room.
-    fn set(&mut self, size: usize) -> bool {
+    pub(super) fn set(&mut self, size: usize) -> bool {
         let size = size as u64;
         let mut places = locked(&self.lane.bytes);
         if size > self.size {
@@ -80,23 +83,46 @@ impl Drop for HeldBytes {
 }
 
 /// A request that is served.
-struct Running<'a> {
-    id: &'a str,
-    began: Instant,
+pub(super) struct Running<'a> {
+    pub(super) id: &'a str,
+    pub(super) began: Instant,
     /// To an endpoint.
-    sent: Instant,
-    outgoing: &'a Outgoing,
-    choice: &'a Choice,
-    request_bytes: usize,
+    pub(super) sent: Instant,
+    pub(super) outgoing: &'a Outgoing,
+    /// The revision that answers.
+    pub(super) revision: &'a Arc<Revision>,
+    pub(super) answered_by: AnsweredBy<'a>,
+    pub(super) request_bytes: usize,
+}
+
+/// Where a response comes from.
+#[derive(Clone, Copy)]
+pub(super) enum AnsweredBy<'a> {
+    Endpoint(&'a Endpoint),
+    /// A kept response, by its digest. `chosen`: the revision that the request would have gone to.
+    Copy {
+        kept: &'a KeptResponse,
+        digest: &'a Digest,
+        chosen: &'a str,
+    },
+}
+
+impl AnsweredBy<'_> {
+    fn url(self) -> String {
+        match self {
+            AnsweredBy::Endpoint(endpoint) => endpoint.url.clone(),
+            AnsweredBy::Copy { .. } => String::new(),
+        }
+    }
 }
 
 /// A whole response as the client gets it.
-struct Answer {
-    message: Vec<u8>,
+pub(super) struct Answer {
+    pub(super) message: Vec<u8>,
     /// Whether the client's connection stays.
-    stays: bool,
+    pub(super) stays: bool,
     /// None: no tenant pays for it.
-    bill: Option<Bill>,
+    pub(super) bill: Option<Bill>,
 }
 
 /// What a request holds while it is at an endpoint.
@@ -249,6 +275,9 @@ impl Connection {
 
     /// Sends a request to an endpoint, and its response to the client.
     async fn forward(&mut self, framed: Framed, began: Instant, id: &str, outgoing: Outgoing) -> Next {
+        if outgoing.lookup.is_some() {
+            return self.replay(framed, began, id, outgoing).await;
+        }
         let (choice, held) = match self.admit(&outgoing, id).await {
             Ok(admitted) => admitted,
             Err(reason) => return Next::Python(Refused::of(&outgoing.route, reason), None),
@@ -261,13 +290,14 @@ impl Connection {
         let deadline = sent + self.lane.settings.patience;
         let is_json = model_in(&outgoing.path).is_none();
         let attempted = attempt(&self.lane, &choice.endpoint, whole_message, deadline, client, is_json).await;
-        let running =
-            Running { id, began, sent, outgoing: &outgoing, choice: &choice, request_bytes: framed.body_bytes };
+        let (revision, answered_by) = (&choice.revision, AnsweredBy::Endpoint(&choice.endpoint));
+        let request_bytes = framed.body_bytes;
+        let running = Running { id, began, sent, outgoing: &outgoing, revision, answered_by, request_bytes };
         let (reason, connection, received, unsent) = match attempted {
             Attempted::ClientLeft => {
                 held.end(None, true);
                 self.ended(&running, None, 0, "client_closed");
-                self.judge(&running, sent, false);
+                self.judge(&running, &choice, false);
                 return Next::Closed;
             }
             Attempted::Python { reason, connection, received, unsent } => (reason, connection, received, unsent),
@@ -280,7 +310,7 @@ impl Connection {
                         if whole.stays {
                             self.lane.pool.keep(choice.endpoint.address, connection);
                         }
-                        self.judge(&running, sent, true);
+                        self.judge(&running, &choice, true);
                         let request = std::mem::replace(&mut self.received, next);
                         let body = received.get(whole.head_bytes..).unwrap_or_default();
                         return self.respond(&running, held, [&request, body], answer).await;
@@ -376,7 +406,7 @@ impl Connection {
         response.parse(received).map_err(|_| "response_head")?;
         let bill = outgoing.metered.as_ref().map(|one| one.bill(prompt_tokens(response.headers), body));
         let bill = bill.transpose()?;
-        let (route, revision) = (&outgoing.route, &running.choice.revision.revision);
+        let (route, revision) = (&outgoing.route, &running.revision.revision);
         let forwarded: Vec<&str> = route.forwarded.iter().map(String::as_str).collect();
         let mut made = Vec::with_capacity(received.len() + 512);
         made.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -390,20 +420,28 @@ impl Connection {
             }
             reserved.write_headers(&mut made);
         }
-        line(&mut made, "Content-Length", itoa::Buffer::new().format(whole.body_bytes).as_bytes());
-        if first_value(response.headers, "date").is_none() {
-            line(&mut made, "Date", http_date(unix_s() as u64).as_bytes());
+        let has = |name: &str| first_value(response.headers, name).is_some();
+        let stays = self.end_head(&mut made, whole.body_bytes, [has("date"), has("server")], stays);
+        made.extend_from_slice(body);
+        Ok(Answer { message: made, stays, bill })
+    }
+
+    /// Appends the end of a response's head: its length, what each response has, and whether the connection stays, which it
+    /// returns. `date`, `server`: whether it has them.
+    pub(super) fn end_head(&self, made: &mut Vec<u8>, length: usize, [date, server]: [bool; 2], stays: bool) -> bool {
+        line(made, "Content-Length", itoa::Buffer::new().format(length).as_bytes());
+        if !date {
+            line(made, "Date", http_date(unix_s() as u64).as_bytes());
         }
-        if first_value(response.headers, "server").is_none() {
-            line(&mut made, "Server", self.lane.settings.server.as_bytes());
+        if !server {
+            line(made, "Server", self.lane.settings.server.as_bytes());
         }
         let stays = stays && self.lane.is_open() != Err(DRAINING);
         if !stays {
-            line(&mut made, "Connection", b"close");
+            line(made, "Connection", b"close");
         }
         made.extend_from_slice(b"\r\n");
-        made.extend_from_slice(body);
-        Ok(Answer { message: made, stays, bill })
+        stays
     }
 
     /// Sends a response. The server is done: whatever the client does now does not change the outcome for the judge.
@@ -416,18 +454,11 @@ impl Connection {
     ) -> Next {
         let first_byte = running.began.elapsed().as_secs_f64();
         held.charge_ahead(answer.bill.as_ref());
-        let (mut unsent, mut is_late) = (answer.message.as_slice(), false);
-        let is_sent = loop {
-            {
-                let _ending = locked(&self.lane.ending);
-                if let Some(is_sent) = if is_late { Some(false) } else { self.write(&mut unsent) } {
-                    self.responded(running, held, [request, body], (first_byte, answer.bill.as_ref(), is_sent));
-                    break is_sent;
-                }
-            }
-            let ready = timeout(self.lane.settings.stall_timeout, self.stream.writable()).await;
-            is_late = !matches!(ready, Ok(Ok(())));
-        };
+        let is_sent = self
+            .send(&answer.message, |is_sent| {
+                self.responded(running, held, [request, body], (first_byte, answer.bill.as_ref(), is_sent));
+            })
+            .await;
         if is_sent && answer.stays {
             return Next::Request;
         }
@@ -457,6 +488,23 @@ impl Connection {
         self.ended(running, Some((first_byte, body, bill)), sent_bytes, outcome);
     }
 
+    /// Sends a message. `count` counts its request before any count is taken, so that who has the response finds it there; it
+    /// gets what this returns. False: the client left, or did not read for too long.
+    pub(super) async fn send(&self, message: &[u8], count: impl FnOnce(bool)) -> bool {
+        let (mut unsent, mut is_late) = (message, false);
+        loop {
+            {
+                let _ending = locked(&self.lane.ending);
+                if let Some(is_sent) = if is_late { Some(false) } else { self.write(&mut unsent) } {
+                    count(is_sent);
+                    return is_sent;
+                }
+            }
+            let ready = timeout(self.lane.settings.stall_timeout, self.stream.writable()).await;
+            is_late = !matches!(ready, Ok(Ok(())));
+        }
+    }
+
     /// Writes what the client takes now. True: it has all. False: it left. None: it has to read before there is room.
     fn write(&self, unsent: &mut &[u8]) -> Option<bool> {
         loop {
@@ -474,8 +522,8 @@ impl Connection {
     }
 
     /// Counts a first attempt that is over, for the judge and for what Python knows of endpoints.
-    fn judge(&self, running: &Running<'_>, sent: Instant, is_good: bool) {
-        let (outgoing, choice) = (running.outgoing, running.choice);
+    fn judge(&self, running: &Running<'_>, choice: &Choice, is_good: bool) {
+        let outgoing = running.outgoing;
         if is_good {
             choice.endpoint.successes.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
@@ -496,14 +544,14 @@ impl Connection {
             key: &outgoing.key,
             client: outgoing.client.as_bytes(),
             stratum: stratum(outgoing.body.len()),
-            seconds: sent.elapsed().as_secs_f64(),
+            seconds: running.sent.elapsed().as_secs_f64(),
             is_good,
         };
         generation.count(&attempt, self.lane.now_s());
     }
 
     /// Counts a request that ended, and lets Python have what its line and its spans need. `answer`: seconds to its first byte, its body, and what it costs.
-    fn ended(
+    pub(super) fn ended(
         &self,
         running: &Running<'_>,
         answer: Option<(f64, &[u8], Option<&Bill>)>,
@@ -511,7 +559,12 @@ impl Connection {
         outcome: &'static str,
     ) {
         let (seconds, settings) = (running.began.elapsed().as_secs_f64(), &self.lane.settings);
-        running.choice.revision.count(|counts| {
+        let bill = answer.and_then(|(_, _, bill)| bill);
+        running.revision.count(|counts| {
+            if let AnsweredBy::Copy { kept, .. } = running.answered_by {
+                counts.hits += 1;
+                counts.saved.add(&saved_by(kept, bill));
+            }
             if outcome == "ok" {
                 counts.ok += 1;
             } else {
@@ -527,12 +580,12 @@ impl Connection {
         if !is_logged && !running.outgoing.is_traced {
             return;
         }
-        let (outgoing, revision) = (running.outgoing, &running.choice.revision);
+        let (outgoing, revision) = (running.outgoing, running.revision);
         let identity = outgoing.metered.as_ref().map(|one| &one.identity);
-        let bill = answer.and_then(|(_, _, bill)| bill);
-        let usage = match bill {
-            Some(bill) => Some(bill.charge.usage),
-            None => answer.and_then(|(_, body, _)| last_usage(body).ok().flatten()),
+        let usage = match (running.answered_by, bill) {
+            (AnsweredBy::Copy { kept, .. }, _) => kept.usage,
+            (_, Some(bill)) => Some(bill.charge.usage),
+            (_, None) => answer.and_then(|(_, body, _)| last_usage(body).ok().flatten()),
         };
         self.shared.handover().log(LogEntry {
             is_logged,
@@ -546,7 +599,7 @@ impl Connection {
             path: outgoing.path.clone(),
             model: revision.model.clone(),
             revision: revision.revision.clone(),
-            upstream: running.choice.endpoint.url.clone(),
+            upstream: running.answered_by.url(),
             code: if outcome == "ok" { 200 } else { 499 },
             outcome,
             ended_s: unix_s(),
@@ -558,11 +611,12 @@ impl Connection {
             is_estimated: bill.is_some_and(|bill| bill.charge.estimated),
             tenant: outgoing.tenant().to_owned(),
             key: identity.map(|one| one.key.to_string()).unwrap_or_default(),
+            is_hit: matches!(running.answered_by, AnsweredBy::Copy { .. }),
         });
     }
 
     /// Has Python look at one of so many requests again.
-    fn recount(&self, running: &Running<'_>, request: &[u8], body: &[u8], bill: Option<&Bill>) {
+    pub(super) fn recount(&self, running: &Running<'_>, request: &[u8], body: &[u8], bill: Option<&Bill>) {
         let one_in = self.lane.settings.recount_one_in;
         let number = running.id.get(8..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(1);
         if one_in == 0 || number % one_in != 0 {
@@ -594,6 +648,15 @@ impl Connection {
                 is_estimated: bill.charge.estimated,
                 cost_nano: bill.charge.cost_nano,
             }),
+            hit: match running.answered_by {
+                AnsweredBy::Endpoint(_) => None,
+                AnsweredBy::Copy { kept, digest, chosen } => Some(Hit {
+                    digest: digest.to_vec(),
+                    revision: kept.revision.clone(),
+                    chosen: chosen.to_owned(),
+                    saved: saved_by(kept, bill),
+                }),
+            },
         };
         self.shared.handover().recount(recount, self.lane.settings.max_recounts);
     }
@@ -625,6 +688,12 @@ impl Connection {
         self.idle_since = Instant::now();
         Some(Connection { stream, ..self })
     }
+}
+
+/// What a copy of a kept response did not cost.
+fn saved_by(kept: &KeptResponse, bill: Option<&Bill>) -> Saved {
+    let saved = bill.and_then(|bill| bill.charge.hit).map(|(_, saved)| saved);
+    saved.unwrap_or(Saved { usage: kept.usage.unwrap_or_default(), cost_nano: 0 })
 }
 
 /// Bytes that no client can foresee.

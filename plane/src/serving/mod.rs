@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod api;
 pub mod bridge;
+pub(crate) mod hits;
 pub mod requester;
 pub mod streams;
 pub mod tls;

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use super::admission::{unix_s, Metered};
+use crate::caching::copies::{parts_of, CacheRule};
 use crate::handover::{locked, Returns};
 use crate::identity::tenants::Identity;
+use crate::keyed_lookup::Parts;
 use crate::lane::Lane;
 use crate::routing::table::{Named, Route};
 use crate::upstream::tenant_proof::TenantProof;
@@ -72,6 +74,8 @@ pub struct Outgoing {
     pub body: Arc<Vec<u8>>,
     /// None: no tenant pays for it.
     pub metered: Option<Metered>,
+    /// By what a copy of a kept response is looked up; None: its route keeps none.
+    pub lookup: Option<Parts>,
     /// Its spans are recorded.
     pub is_traced: bool,
 }
@@ -166,7 +170,14 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let body = Arc::new(rewritten.map_err(|why| Refused::of(&route, why.0))?);
     let client_request_id = headers::first_value(listed, "x-request-id").unwrap_or_default();
     let names = Names::of(lane, identity.as_ref(), listed, &fields, owner);
-    let (headers, is_traced) = headers_of(lane, listed, &route, &names, [id, request_id])?;
+    // Of a route with a cache the lane sends no request.
+    let (lookup, (headers, is_traced)) = match &route.cache {
+        Some(rule) => {
+            let (traces, sent) = (settings.trace_below.is_some(), [head.path.as_bytes(), &body]);
+            (Some(lookup_of(rule, &route, listed, &names, sent, traces)?), Default::default())
+        }
+        None => (None, headers_of(lane, listed, &route, &names, [id, request_id])?),
+    };
     let metered = identity.map(|one| Metered::new(one, &route, head.path, &fields, body.clone(), in_path.is_some()));
     Ok(Outgoing {
         path: head.path.to_owned(),
@@ -177,6 +188,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
         headers,
         body,
         metered,
+        lookup,
         is_traced,
         route,
     })
@@ -243,6 +255,28 @@ impl Names {
     }
 }
 
+/// By what a copy of a kept response is looked up for a request.
+///
+/// # Errors
+/// Python decides: the request says what it takes from a cache, or its server knows who the client is.
+fn lookup_of(
+    rule: &CacheRule,
+    route: &Route,
+    listed: Headers<'_>,
+    names: &Names,
+    [path, body]: [&[u8]; 2],
+    traces: bool,
+) -> Result<Parts, Refused> {
+    let has = |name: &str| headers::first_value(listed, name).is_some();
+    if traces && has(TRACEPARENT) {
+        return Err(Refused::of(route, "trace"));
+    }
+    if has("cache-control") || names.forwarded(&route.forwarded).into_iter().any(has) {
+        return Err(Refused::of(route, "cache"));
+    }
+    Ok(parts_of(rule, &names.tenant, &route.name, [path, body], listed))
+}
+
 /// Header lines for a server, without those of the connection, and whether its spans are recorded. `id`: made by this
 /// gateway.
 fn headers_of(
@@ -270,8 +304,7 @@ fn headers_of(
         if headers::first_value(listed, TRACEPARENT).is_some() {
             return Err(Refused::of(route, "trace"));
         }
-        let chance = id.get(16..24).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
-        is_traced = chance < below && lane.may_trace();
+        is_traced = is_chosen(id, below) && lane.may_trace();
         let (span, flags) = (id.get(..16).unwrap_or_default(), if is_traced { "01" } else { "00" });
         line(&mut sent, TRACEPARENT, format!("00-{id}-{span}-{flags}").as_bytes());
     }
@@ -279,6 +312,15 @@ fn headers_of(
         line(&mut sent, "X-Slipway-Tenant-Proof", proof.proof.as_bytes());
     }
     Ok((sent, is_traced))
+}
+
+/// Whether spans are recorded of a request that is answered here. `id`: made by this gateway.
+pub fn is_traced(lane: &Lane, id: &str) -> bool {
+    lane.settings.trace_below.is_some_and(|below| is_chosen(id, below) && lane.may_trace())
+}
+
+fn is_chosen(id: &str, below: u64) -> bool {
+    id.get(16..24).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0) < below
 }
 
 impl Names {

@@ -1,5 +1,6 @@
 //! What Python needs of a request of the fast lane for its line in the access log, and for its spans.
 
+use crate::ledger::charges::Saved;
 use crate::quotas::usage::Usage;
 
 /// One request that ended. Python writes the line and makes the spans, as it does for its own requests.
@@ -35,6 +36,8 @@ pub struct LogEntry {
     /// Empty without one.
     pub tenant: String,
     pub key: String,
+    /// It got a copy of a kept response, and went to no endpoint.
+    pub is_hit: bool,
 }
 
 /// A request of the fast lane that Python counts again: what came, and what the lane made of it.
@@ -60,6 +63,19 @@ pub struct Recount {
     /// The body that the endpoint got.
     pub sent: Vec<u8>,
     pub paid: Option<Paid>,
+    pub hit: Option<Hit>,
+}
+
+/// The copy of a kept response that a request got.
+#[derive(Clone, Debug, Default)]
+pub struct Hit {
+    /// By which it was found.
+    pub digest: Vec<u8>,
+    /// Of the response.
+    pub revision: String,
+    /// The one that the request would have gone to.
+    pub chosen: String,
+    pub saved: Saved,
 }
 
 /// What a tenant paid for a request.

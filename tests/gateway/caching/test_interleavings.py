@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -15,19 +17,26 @@ from slipway_contracts.headers import TENANT
 from slipway_contracts.route_table import Backend, ResponseCache
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.caching.caches import ResponseCaches
+from slipway_gateway.caching.lane_copies import CopiedRequest, LaneCopies
 from slipway_gateway.caching.store import MemoryStore
+from slipway_gateway.fast_lane.lane import FastLane
 from slipway_gateway.forwarding.stand_ins import ResponseCollector
 from slipway_gateway.limits.budget import MemoryBudget
 from slipway_gateway.routing.router import assign_revision
 from slipway_gateway.routing.table import Route, base_revision
+from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
 from slipway_gateway.upstream.exchange import UpstreamRequest, UpstreamResponse
 from slipway_gateway.wire import errors
+from slipway_plane import NATIVE, WHY_MISSING
 from tests.gateway.harness import table
 
 INTERLEAVINGS, STEPS = 10_000, 12
+# As many steps in all. The lane has a copy for the third of equal requests at the earliest.
+IN_LANE, STEPS_IN_LANE = 3_000, 40
 QUESTIONS, TENANTS = ("q", "why"), ("", "a", "b")
 REVISIONS = ("r1", "r2", "r1-baseline")
+URLS = {name: f"http://127.0.0.1:{port}" for port, name in enumerate(REVISIONS, 8001)}
 
 
 @dataclass
@@ -43,12 +52,14 @@ class World:
     waiting: list["asyncio.Future[str]"] = field(default_factory=list)
     hits: int = 0
     joined: int = 0
+    lane: Any = None  # a compiled lane with copies of what this cache keeps
+    copied: int = 0
 
     def __post_init__(self) -> None:
-        budget = MemoryBudget(1 << 20, 1 << 20, self.clock)
+        self.budget = MemoryBudget(1 << 20, 1 << 20, self.clock)
         # So small that entries leave, too.
         self.caches = ResponseCaches(
-            MemoryStore(12_000, budget, self.clock),
+            MemoryStore(12_000 if self.lane is None else 24_000, self.budget, self.clock),
             self.balancer,
             self.metrics,
             self.forward,
@@ -57,6 +68,9 @@ class World:
             wait_timeout_s=60,
             unix_time=self.clock,
         )
+        if self.lane is not None:
+            # Of these, too.
+            self.caches.join(self.lane, 12_000, self.budget, self.clock)
 
     def clock(self) -> float:
         return self.now_s
@@ -74,13 +88,39 @@ class World:
         self.object += chance.random() < 0.15
         first, second = chance.sample(REVISIONS, 2)
         weight = chance.choice((0, 10, 50, 100))
-        found = table(
-            self.generation, (first, weight, [f"http://{first}"]), (second, 100 - weight, [f"http://{second}"])
-        )
+        shares = ((first, weight), (second, 100 - weight))
+        found = table(self.generation, *((name, share, [URLS[name]]) for name, share in shares))
         cache = ResponseCache(chance.choice((5, 60)), chance.choice((None, None, None, True)))
         route = replace(found.routes["default/chat"], uid=f"u{self.object}", cache=cache, salt=chance.choice("st"))
         assert all(isinstance(one, Backend) for one in route.backends)
-        self.balancer.publish(replace(found, routes={route.name: route}, models={"chat": route}))
+        published = replace(found, routes={route.name: route}, models={"chat": route})
+        self.balancer.publish(published)
+        if self.lane is not None:
+            self.lane.publish(published, lambda route: (None, False, None), {}, {})
+
+    def look_in_lane(self, outgoing: UpstreamRequest, tenant: str) -> None:
+        """What the lane would answer now is what Python's cache has for this request, as it is to be."""
+        formats = [(name, value.encode()) for name, value in outgoing.headers.items() if name != TENANT]
+        key, path, body = outgoing.key.encode(), outgoing.path_qs, outgoing.body
+        found = self.lane.native.find_copy("chat", tenant, key, path, formats, body, self.now_s, self.now_s)
+        if found is None:
+            return
+        route, store = self.route, self.caches.store
+        request = cast("web.Request", SimpleNamespace(headers=CIMultiDict()))
+        call = self.caches.call_of(request, outgoing, RequestRecord("0" * 32, "id", 0.0, owner=tenant))
+        assert call is not None
+        assert isinstance(store, MemoryStore)
+        kept = store.look(call.key)
+        assert kept is not None, "Python keeps it no longer"
+        assert (kept[0].revision, kept[0].body, self.now_s - kept[0].stored_s) == found
+        assert route.cache is not None
+        assert found[2] < route.cache.ttl_seconds
+        (choice,) = json.loads(found[1])["choices"]
+        revision, of_tenant, uid, wanted = choice["message"]["content"]
+        own = base_revision(assign_revision(route, outgoing.key))
+        assert (revision, uid, wanted) == (own, route.uid, json.loads(body)["messages"])
+        assert of_tenant == tenant or route.cache.shared
+        self.copied += 1
 
     async def forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
@@ -123,6 +163,8 @@ class World:
         request = cast("web.Request", SimpleNamespace(headers=fields, writer=collector, transport=None))
         record = RequestRecord("0" * 32, "id", 0.0, owner=tenant)
         assigned, arrived_s = assign_revision(route, session), self.now_s
+        if self.lane is not None:
+            self.look_in_lane(outgoing, tenant)
         call = self.caches.call_of(request, outgoing, record)
         assert call is not None
         try:
@@ -146,7 +188,7 @@ class World:
     async def run(self) -> None:
         asking = list[asyncio.Task[None]]()
         self.publish()
-        for _ in range(STEPS):
+        for _ in range(STEPS if self.lane is None else STEPS_IN_LANE):
             self._step(asking)
             for _ in range(self.chance.choice((0, 1, 3))):
                 await asyncio.sleep(0)
@@ -173,6 +215,10 @@ class World:
             chance.choice(asking).cancel()
         elif step < 0.96:
             self.now_s += chance.choice((1, 4, 30))
+        elif step < 0.97 and self.lane is not None:
+            self.budget._caches[chance.randrange(2)][1](chance.choice((1, 1 << 30)))  # requests need the room
+        elif step < 0.98 and self.caches.copies is not None:
+            self.caches.copies.used(self.lane.native.take().used_copies)
 
     def _answer(self, end: "asyncio.Future[str]") -> None:
         how = self.chance.choice(("ok", "ok", "ok", "ok", "refused", "failed", "cut", "broken"))
@@ -194,6 +240,64 @@ async def test_never_a_response_of_another_revision_or_tenant() -> None:
         hits, joined = hits + world.hits, joined + world.joined
     assert hits > INTERLEAVINGS / 4
     assert joined > INTERLEAVINGS / 20
+
+
+def compiled_lane() -> FastLane:
+    """A lane that no connection comes to."""
+    charging = cast(Any, SimpleNamespace(counters=None, may_spend=lambda tenant, budget: True))
+    metrics = GatewayMetrics("test")
+    return FastLane(
+        GatewaySettings(), metrics, budget_bytes=1 << 20, max_sessions=1, logs=False, trace_share=None, traces_per_s=1,
+        tenants=lambda: None, charging=charging,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(NATIVE is None, reason=WHY_MISSING)
+async def test_never_a_response_in_the_lane_that_python_would_not_give() -> None:
+    metrics, lane = GatewayMetrics("test"), compiled_lane()
+    balancer = LoadBalancer(metrics)
+    copied = 0
+    for seed in range(IN_LANE):
+        world = World(random.Random(seed), balancer, metrics, generation=2 * STEPS_IN_LANE * seed, lane=lane)
+        try:
+            await world.run()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+        copied += world.copied
+        copies = world.caches.copies
+        assert copies is not None
+        assert lane.native.copied_bytes == copies.size_bytes == sum(one.size_bytes for one in copies._copies.values())
+        assert {key for one in copies._copies.values() for key in one.keys} == set(copies._by_key)
+    assert copied > IN_LANE / 4
+
+
+@pytest.mark.skipif(NATIVE is None, reason=WHY_MISSING)
+@pytest.mark.parametrize("lacking", ["scope", "uid", "revision", "body", "left"])
+async def test_the_walk_finds_a_copy_that_should_not_be_there(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can fail: where the digest of a copy is that of another request, or a copy stays, it finds that."""
+    metrics, lane = GatewayMetrics("test"), compiled_lane()
+    balancer, offer = LoadBalancer(metrics), LaneCopies.offer
+    others = {"scope": ("tenant ", "tenant a", "tenant b"), "uid": ("u0", "u1", "u2"), "revision": ("r1", "r2")}
+
+    def wrong(self: LaneCopies, request: CopiedRequest, *rest: Any) -> None:
+        """Offers a response to a further request, which differs in one part."""
+        swapped = request.body.replace(b'"q"', b'"?"').replace(b'"why"', b'"q"').replace(b'"?"', b'"why"')
+        values: Sequence[Any] = (swapped,) if lacking == "body" else others[lacking]
+        offered = [request._replace(**{lacking: value}) for value in values]
+        for one in offered:
+            offer(self, one, *rest)
+
+    if lacking == "left":
+        monkeypatch.setattr(LaneCopies, "_left", lambda self, key: None)
+    else:
+        monkeypatch.setattr(LaneCopies, "offer", wrong)
+    for seed in range(IN_LANE):
+        try:
+            await World(random.Random(seed), balancer, metrics, generation=2 * STEPS_IN_LANE * seed, lane=lane).run()
+        except AssertionError:
+            return
+    raise AssertionError(f"a copy with another {lacking} goes unnoticed")
 
 
 async def test_the_walk_finds_a_key_without_its_revision_or_tenant(monkeypatch: Any) -> None:

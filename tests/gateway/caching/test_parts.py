@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 from slipway_contracts.route_table import ResponseCache
 from slipway_gateway.caching import caches
 from slipway_gateway.caching.directives import Directives, directives_of
-from slipway_gateway.caching.entry import kept_events, kept_headers, with_new_id
+from slipway_gateway.caching.entry import kept_events, kept_headers, own_id_places, with_new_id
 from slipway_gateway.caching.finality import is_final, is_final_stream
 from slipway_gateway.caching.request_key import canonical, entry_key
 from slipway_gateway.fast_lane.table import why_python
@@ -193,9 +193,26 @@ def test_headers_of_a_moment_are_not_kept() -> None:
     assert kept_headers(CIMultiDict({"X-Own": "o" * 5000})) is None
 
 
-def test_a_route_with_a_cache_is_pythons() -> None:
-    assert why_python(Route("a/b", "u", "m", cache=ResponseCache(60))) == "cache"
-    assert not why_python(Route("a/b", "u", "m"))
+def test_a_route_with_a_cache_is_pythons_where_the_lane_has_no_copies() -> None:
+    route = Route("a/b", "u", "m", cache=ResponseCache(60))
+    assert why_python(route, has_copies=False) == "cache"
+    assert not why_python(route, has_copies=True)
+    assert why_python(Route("a/b", "u", "m", cache=ResponseCache(60), feedback=True)) == "feedback"
+
+
+@given(
+    st.sampled_from(["chatcmpl-", "", "c_"]), st.text("0123456789abcdef-", min_size=8, max_size=40), st.integers(0, 3)
+)
+def test_places_of_an_id_are_those_that_a_copy_replaces(prefix: str, own: str, repeated: int) -> None:
+    body = json.dumps({"id": prefix + own, "x": own, "more": [{"id": prefix + own}] * repeated}).encode()
+    length, begins = own_id_places(body)
+    made = bytearray(body)
+    for begin in begins:
+        for at in range(length):
+            if made[begin + at] != ord("-"):
+                made[begin + at] = ord(HEX[at % 32])
+    assert bytes(made) == with_new_id(body, HEX)
+    assert (length == 0) == (with_new_id(body, HEX) is body)
 
 
 def test_a_routes_file_has_a_cache() -> None:
