@@ -152,7 +152,9 @@ def test_two_gateways_count_limits_together_and_write_each_token_once(
         assert taken < 3 * PER_MINUTE, "the limit is none"
     assert taken >= PER_MINUTE * 0.9, "a gateway that counts alone takes half of it"
     stranger = Client(slipway, chat.model, key)
-    assert sum(stranger.send("?") for _ in range(30)) <= PER_MINUTE / 6, "nor does another gateway begin anew"
+    assert sum(stranger.send("?") for _ in range(30)) <= PER_MINUTE / 6, (
+        "nor does another gateway begin with a full bucket"
+    )
     spent = client.used + stranger.used
 
     unlimited, key = tenant(chat.model)

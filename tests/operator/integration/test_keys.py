@@ -71,7 +71,7 @@ async def test_a_webhook_that_lets_no_key_be_written_is_shown_in_the_status(clus
         await cluster.operator.start()
         await client.patch(MODEL_DEPLOYMENTS, cluster.namespace, "chat", {"spec": {"model": {"version": "v2"}}})
         wanted = "what pods need cannot be written: "
-        status = await cluster.reaches("it is said", lambda status: wanted in status.get("message", ""))
+        status = await cluster.reaches("the status has it", lambda status: wanted in status.get("message", ""))
         assert "secrets.broken.test" in status["message"], "the webhook is named"
     await found(client, cluster.namespace, NAME)
     await cluster.reaches("healthy again", lambda status: wanted not in status.get("message", ""))
