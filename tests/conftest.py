@@ -21,8 +21,8 @@ signals.reset()
 # process of tests. What torch draws is seeded where a test needs it.
 pytest_randomly.entrypoint_reseeds = []
 
-# `SLIPWAY_TEST_PLANE=off pytest tests/gateway`: gateways of the tests are without their compiled data plane. `required`:
-# none of them starts without it.
+# `SLIPWAY_TEST_PLANE=off pytest tests/gateway`: gateways of the tests are without their compiled data plane.
+# `required`: none of them starts without it.
 if PLANE := os.environ.get("SLIPWAY_TEST_PLANE"):
     os.environ["SLIPWAY_GATEWAY_PLANE"] = PLANE
 
