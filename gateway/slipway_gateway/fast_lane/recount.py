@@ -159,6 +159,7 @@ def _compare_hit(paid: "_native.Paid", hit: "_native.RecountedHit", price: Price
     tokens, saved_nano = hit.saved
     meter = Meter("", paid.tenant, paid.key, estimate=Estimate(), price=price)
     meter.hit(hit.revision, Usage(*tokens))
+    meter.admitted = True
     charge, saved = meter.charge(), meter.saved
     return {
         "reserved": (meter.estimate.input_tokens, meter.estimate.output_tokens) == paid.reserved,

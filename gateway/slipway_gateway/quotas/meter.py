@@ -102,7 +102,9 @@ class Meter:
         self._body: bytes | bytearray = b""
         self._unread = False  # whether `_body` may have a usage that `_reported` has not
         self.on_turn: Callable[[Meter], None] = lambda meter: None  # the ledger expects another cost from then on
-        self._hit: Usage | None = None  # of the response from a cache that it gets
+        self.admitted = False  # by the limits of its tenant
+        self._hit: Usage | None = None  # of the response from a cache that it gets, once it is admitted
+        self._computed = estimate  # where it gets none
 
     # -- what happens to it
 
@@ -116,6 +118,10 @@ class Meter:
         request, and takes tokens from limits only where they have a price."""
         self._hit, self.revision = usage, revision
         self.estimate = Estimate(usage.input_tokens, usage.output_tokens) if self.price.hit_percentage else Estimate()
+
+    def miss(self) -> None:
+        """It gets no response from a cache after all: what follows costs what any request does."""
+        self._hit, self.estimate = None, self._computed
 
     @property
     def saved(self) -> Saved | None:
@@ -242,7 +248,8 @@ class Meter:
         """What the ledger keeps of the request; None before a response begins, when there is nothing to pay for."""
         about = (self.id, self.tenant, self.key, self.model, self.revision, self.hour)
         if self._hit is not None:
-            return Charge(*about, Usage(), self.price.hit_cost_nano(self._hit), estimated=False, saved=self.saved)
+            cost_nano = self.price.hit_cost_nano(self._hit)
+            return Charge(*about, Usage(), cost_nano, estimated=False, saved=self.saved) if self.admitted else None
         if not self.begun:
             return None
         if self._relay and (count := self._relay.count):  # the ledger looks at streams that run

@@ -339,6 +339,7 @@ class Admission:
                 raise _refused(taken, policy.limits)
         except BaseException:
             self._charge(meter)
+            meter.miss()
             raise
         return self._taken(meter, taken)
 
@@ -351,7 +352,7 @@ class Admission:
         return self._taken(meter, self._limiter.adopt(meter.tenant, meter.id, policy.limits, *found))
 
     def _taken(self, meter: Meter, taken: Taken) -> Taken:
-        meter.limit_headers = taken.headers
+        meter.limit_headers, meter.admitted = taken.headers, True
         self._recent_of(meter.tenant).used.add(_ONE_REQUEST, self._clock())
         return taken
 

@@ -63,6 +63,15 @@ async def test_a_hit_is_one_request_and_no_tokens() -> None:
         assert saved == (full_nano - 5) / 1e9
 
 
+async def test_a_hit_that_a_limit_refuses_costs_nothing() -> None:
+    limits = Limits(requests_per_minute=1, burst_s=120)
+    async with cached(tenants=known(limits=limits), pepper=PEPPER) as (gate, _):
+        assert [(await ask(gate, **of("a"))).status for _ in range(4)] == [200, 200, 429, 429]
+        (row,) = await rows(gate)
+        assert (row["requests"], row["cache_hits"]) == (2, 1)
+        assert row["cost_nano"] == 5 + 7 * 1000 + 3 * 2000 + 5
+
+
 async def test_a_hit_passes_where_the_limit_of_tokens_is_reached() -> None:
     limits = Limits(output_tokens_per_minute=20)
     async with cached(tenants=known(limits=limits, output_tokens=20), pepper=PEPPER) as (gate, _):
