@@ -135,11 +135,12 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
     assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0)
     counts.quality.count_choices(99, 2)
     counts.quality.unscored += 1
+    counts.quality.open += 1
     (reported,) = as_json(counters.report(ROUTE, 0.0))
     (sample,) = read([reported], {})
-    assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0, 1, 20_202, 1)
+    assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0, 1, 20_202, 1, 1)
     former = reported["twins"]["9d04aa31c2"]["quality"]
-    for name in ("compared", "changed_millionths", "unscored"):  # a gateway of a former release reports none
+    for name in ("compared", "changed_millionths", "unscored", "open"):  # a gateway of a former release reports none
         del former[name]
     (sample,) = read([reported], {})
     assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0)
