@@ -55,7 +55,7 @@ class PairComparison:
         if score is None:
             return
         self._signer.sign(score.headers, route.deployment)
-        # Until both responses are there the pair counts as open: a canary must not pass by scoring slowly what it loses.
+        # Until both responses are there the pair counts as open: no canary passes by scoring slowly what it loses.
         counts.open += 1
         try:
             async with asyncio.TaskGroup() as group:
