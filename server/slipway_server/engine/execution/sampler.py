@@ -156,8 +156,10 @@ def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tu
     values, ids = logits.topk(min(count, logits.shape[-1]), dim=-1)
     # Rank 1 is the token that greedy sampling chooses, the first of equal ones. NaN is not below anything, so a model
     # that computes it, or gives each token the same logit, does not have each token of a prompt as its first choice.
-    before = torch.arange(logits.shape[-1], device=logits.device) >= places
-    ranks = (~((logits < own) | (logits == own) & before)).sum(dim=-1).add(1).tolist()
+    behind = (logits < own).sum(dim=-1)
+    equal = logits == own
+    equal &= torch.arange(logits.shape[-1], device=logits.device) >= places
+    ranks = (logits.shape[-1] + 1 - behind - equal.sum(dim=-1)).tolist()
     values = torch.cat((own, values), dim=-1) - total
     rows = zip(tokens, ids.tolist(), values.tolist(), ranks, strict=True)
     return tuple(Logprobs((token, *others), tuple(row), rank) for token, others, row, rank in rows)
