@@ -140,8 +140,9 @@ class QualityCounts:
     pairs in which more than one token in a hundred is a flip. `compared`: scored pairs in which the twin's server
     chooses a token of its response; `changed_millionths`: the parts of such tokens that canary's server does not
     choose, each between 0 and 1 and rounded down, summed over these pairs. `unscored`: pairs of which the twin's server
-    alone scored the tokens, or in which canary alone failed or has no text. Tokens that were drawn, and that no server
-    chooses, are in none of these.
+    alone scored the tokens, or in which canary alone failed or has no text. `open`: pairs whose scores were requested
+    and have not come, in no other count of tokens. Tokens that were drawn, and that no server chooses, are in none of
+    these.
     """
 
     texts: Count
@@ -153,9 +154,10 @@ class QualityCounts:
     canary_only: Count
     twin_only: Count
     both: Count
-    compared: Count = 0
+    compared: Annotated[int, Meta(ge=0, le=MAX_COUNT // MILLION)] = 0  # the operator counts in millionths of pairs
     changed_millionths: Count = 0
     unscored: Count = 0
+    open: Count = 0
 
     def count_texts(self, *, equal: bool) -> None:
         self.texts += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -125,6 +126,41 @@ async def test_errors_end_it_with_what_there_is(tmp_path: Path) -> None:
         assert "limit: errors:" in found.stdout
         assert "500 engine_broken" in found.stdout
         assert len(server.seen) < 400, "a server that fails is not flooded"
+
+
+async def test_a_stream_that_breaks_off_is_no_whole_response() -> None:
+    """A server that dies after the first token would otherwise be the fastest one."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(_event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
+        return answer
+
+    async with upstream(serve) as server:
+        found = await slipway("bench", "--url", server.url, "--model", "a/chat", "--slo", "ttftP95=1s", *QUICK)
+    assert found.exit_code == 1 and "failed: the stream broke off" in str(found.exception)
+
+
+async def test_files_that_cannot_be_written_lose_no_measurement(tmp_path: Path) -> None:
+    engine = Engine(token_s=0.001)
+    async with serving(engine.serve) as (edge, _):
+        found = await slipway(
+            *("bench", "--url", edge.url, "--model", "default/chat", "--slo", "ttftP95=10s", *QUICK),
+            *("--output-tokens", "5", "--max-concurrency", 1, "--save", tmp_path / "absent" / "report.json"),
+        )
+    assert found.exit_code == 1 and "report.json cannot be written" in str(found.exception)
+    assert "best: 1 in progress" in found.stdout
+
+
+async def test_a_picture_without_matplotlib_is_refused_before_any_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    async with serving(engine.serve) as (edge, _):
+        arguments = ("--model", "default/chat", "--slo", "ttftP95=1s", "--picture", "a.svg")
+        found = await slipway("bench", "--url", edge.url, *arguments)
+    assert found.exit_code == 1 and "needs matplotlib" in str(found.exception)
+    assert not engine.prompts
 
 
 async def test_it_sends_no_more_requests_than_it_may() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipway_cli.cluster import client
+from slipway_cli.cluster import client, transport
 from slipway_cli.cluster.access import Access
 from slipway_cli.cluster.client import ClusterClient
 from slipway_cli.errors import CommandError, Unreachable
@@ -76,6 +76,16 @@ def test_last_message_of_the_api_server_is_shown(answering: Answers) -> None:
     with pytest.raises(Unreachable, match="refused 4 times, at last with 409: the object has been modified"):
         client.patch("chat", PATCH)
     assert len(requests) == 4
+
+
+def test_a_response_without_an_end_is_not_kept(answering: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(json.dumps(CONFLICT))
+    client, _ = answering(200, 200)
+    monkeypatch.setattr(transport, "LARGEST_BYTES", size)
+    client.patch("chat", PATCH)
+    monkeypatch.setattr(transport, "LARGEST_BYTES", size - 1)
+    with pytest.raises(CommandError, match=f"modeldeployments/chat has more than {size - 1} bytes"):
+        client.patch("chat", PATCH)
 
 
 def test_a_refusal_is_not_repeated(answering: Answers) -> None:

@@ -247,6 +247,9 @@ def test_a_report_is_read_as_it_was_written(times: list[float]) -> None:
         (report.write(saved(step(1, 1))).replace(b'"pods":1', b'"pods":0'), r"`\$.pods`"),
         (report.write(saved(step(1, 1))).replace(b'"concurrency":1', b'"concurrency":-1'), r"concurrency"),
         (report.write(saved(step(1, 1))).replace(b'"version":1', b'"version":2'), "version"),
+        (report.write(saved(step(1, 1))).replace(b'"ended":"', b'"ended":"\\u001b[2J'), r"`\$.ended`"),
+        (report.write(saved(step(1, 1))).replace(b'"errors":{', b'"errors":{"\\u009b2J":1'), r"errors"),
+        (report.write(saved(step(1, 1))).replace(b'"notes":[', b'"notes":["a\\n"'), r"`\$.notes"),
     ],
 )
 def test_what_is_no_report_is_refused_with_the_field(text: bytes, sentence: str) -> None:
@@ -510,6 +513,15 @@ def test_costs_of_pods_by_what_they_served() -> None:
     assert costs.total([first, gone, new]) is None
     assert cost_views.cost_table([first])[-1] == "sum: 15.00"
     assert "a revision without a price" in cost_views.remarks([new], [])[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("model", []), ("revision", None), ("requests", "5"), ("input_tokens", 1.5)]
+)
+def test_a_row_of_another_form_is_an_error_with_its_field(field: str, value: object) -> None:
+    row = {"model": "chat", "revision": "a", "requests": 5, "input_tokens": 3, "output_tokens": 1}
+    with pytest.raises(ValueError, match=f"no {field} that can be read"):
+        costs.served_of([row | {field: value}], {"chat": ("demo", "chat")})
 
 
 def test_a_short_name_is_its_owners() -> None:

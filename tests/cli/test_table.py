@@ -14,6 +14,10 @@ def test_columns_are_as_wide_as_they_need_to_be() -> None:
     ]
 
 
+def test_a_terminal_gets_no_control_characters_of_others() -> None:
+    assert table.format_table(["name"], [["a\x1b[2J\x9b"], ["b"]]) == ["NAME", "a?[2J?", "b"]
+
+
 def test_a_table_of_the_server_may_name_its_namespaces() -> None:
     rows = [{"cells": ["chat", 7], "object": {"metadata": {"namespace": "demo"}}}]
     answer = {"columnDefinitions": [{"name": "Name"}, {"name": "Weight"}], "rows": rows}

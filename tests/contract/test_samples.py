@@ -11,6 +11,7 @@ import pytest
 
 from slipway_contracts.counters import (
     BINS,
+    MAX_COUNT,
     Agreement,
     AgreementCounts,
     EventCounts,
@@ -135,11 +136,15 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
     assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0)
     counts.quality.count_choices(99, 2)
     counts.quality.unscored += 1
+    counts.quality.open += 1
     (reported,) = as_json(counters.report(ROUTE, 0.0))
     (sample,) = read([reported], {})
-    assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0, 1, 20_202, 1)
+    assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0, 1, 20_202, 1, 1)
     former = reported["twins"]["9d04aa31c2"]["quality"]
-    for name in ("compared", "changed_millionths", "unscored"):  # a gateway of a former release reports none
+    counted, former["compared"] = former["compared"], MAX_COUNT
+    assert not read([reported], {}), "in millionths it would be no number that a status can have"
+    former["compared"] = counted
+    for name in ("compared", "changed_millionths", "unscored", "open"):  # a gateway of a former release reports none
         del former[name]
     (sample,) = read([reported], {})
     assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0)

@@ -122,6 +122,25 @@ def test_only_tokens_that_the_twins_server_chooses_are_compared(
     assert score_of(twin, pieces).lost(score_of(canary, pieces)) == lost
 
 
+@pytest.mark.parametrize("token", [{"rank": 1, "logprob": None}, {"rank": 0}, {"rank": -1}, {"rank": 10**20}])
+def test_a_server_that_computes_nan_has_no_first_choices(token: dict[str, Any]) -> None:
+    """JSON has no NaN: servers write null, with a rank for which no other token was above it, or none above at all."""
+    body = json.dumps({"prompt_logprobs": [None, {"7": token | {"decoded_token": "one"}}]})
+    found = count_tokens(body.encode(), ("one",))
+    assert found and (found.count, found.flips, found.choices) == (1, 1, ())
+
+
+def test_a_text_is_looked_for_at_the_end_alone() -> None:
+    """A search in a megabyte takes the product of both lengths: a second, in which the gateway serves no client."""
+    text = "one" * 1000
+
+    def found(after: int) -> ScoredTokens | None:
+        entry = {"7": {"rank": 1, "decoded_token": "x" * 100_000 + text + "y" * after}}
+        return count_tokens(json.dumps({"prompt_logprobs": [entry]}).encode(), (text,))
+
+    assert found(0) and found(2000) and found(3000) is None
+
+
 def test_a_server_that_cuts_the_text_otherwise_does_not_choose_those_tokens() -> None:
     twin, canary = (
         score_of((1,) * 4, ("Count: ", "one", " two", " three")),
@@ -158,8 +177,10 @@ async def test_a_pair_counts_before_its_score() -> None:
         await ask(gate, GREEDY)
         await until_async(lambda: len(scored) == 2)
         assert (counts(gate)["pairs"], counts(gate)["open"]) == (1, 0) and results(gate) == {}
+        assert quality(gate) == {"texts": 1, "open": 1}, "its tokens may be other ones until both servers scored them"
         await gate.edge.stop_mirroring()
         assert (counts(gate)["pairs"], counts(gate)["open"]) == (1, 0) and results(gate) == {"paired": 1}
+        assert quality(gate) == {"texts": 1}
 
 
 @pytest.mark.parametrize(

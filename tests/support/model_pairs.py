@@ -170,7 +170,7 @@ def _compared(before: QualityCounts, pair: ModelPair) -> QualityCounts:
         return before
     flips = max(2 * pair.flips, pair.lost)
     over = flips * 100 > TOKENS
-    more = (1, flips > 0, 1, TOKENS, flips, 0, over, 0, 0, 1, flips * MILLION // TOKENS, 0)
+    more = (1, flips > 0, 1, TOKENS, flips, 0, over, 0, 0, 1, flips * MILLION // TOKENS, 0, 0)
     sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(QualityCounts), more, strict=True)]
     return QualityCounts(*sums)
 

@@ -124,6 +124,8 @@ class Chats:
         sample.latency_s = time.monotonic() - began
         if sample.first_s is None:
             raise _WrongStream("no event in the stream")
+        if not sample.is_whole:
+            raise _WrongStream("the stream broke off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ def _read_line(line: bytes, sample: Sample, at: float) -> None:
         return
     data = line[5:].strip()
     if data == b"[DONE]":
+        sample.is_whole = True
         return
     event = json.loads(data)
     if not isinstance(event, dict):

@@ -18,6 +18,7 @@ class Sample:
     output_tokens: int | None = None
     words: int = 0  # of the prompt
     error: str = ""
+    is_whole: bool = False  # the stream has its end
 
     @property
     def itl_s(self) -> float | None:

@@ -45,9 +45,15 @@ def _read(
     found: list[dict[str, Any]] = []
     ledger, is_shared = "", False
     for answer in _parts(cluster, namespace, pod, hours, tenant):
-        ledger, is_shared = str(answer["ledger"]), bool(answer.get("shared"))
+        if not (isinstance(answer.get("ledger"), str) and _are_rows(answer.get("rows"))):
+            raise CommandError(f"the gateway {pod} answers with something else than rows of a ledger")
+        ledger, is_shared = answer["ledger"], bool(answer.get("shared"))
         found += answer["rows"]
     return ledger, is_shared, found
+
+
+def _are_rows(rows: object) -> bool:
+    return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
 
 
 def _parts(cluster: ClusterClient, namespace: str, pod: str, hours: tuple[int, int], tenant: str) -> Iterator[Json]:

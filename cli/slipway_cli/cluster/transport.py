@@ -12,9 +12,10 @@ from typing import Any
 
 from slipway_cli.api import Json
 from slipway_cli.cluster.access import Access, Connection
-from slipway_cli.errors import Unreachable
+from slipway_cli.errors import CommandError, Unreachable
 
 USER_AGENT = "slipway-cli"
+LARGEST_BYTES = 256 << 20  # of a response: the API server also forwards those of pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Transport:
         """Send one request and read the whole response.
 
         Raises:
-            CommandError: when there is no usable kubeconfig.
+            CommandError: when there is no usable kubeconfig, or the response is too long.
             Unreachable: when there is no response.
         """
         import urllib3.exceptions
@@ -62,7 +63,10 @@ class Transport:
             response = self._client.call_api(
                 method, configuration.host + path, all_headers, body, _request_timeout=self._access.request_timeout_s
             )
-            raw = response.read()
+            raw = response.response.read(LARGEST_BYTES + 1)
+            if len(raw) > LARGEST_BYTES:
+                response.response.close()
+                raise CommandError(f"the response to {path.partition('?')[0]} has more than {LARGEST_BYTES} bytes")
             return ApiResponse(response.status, response.headers, _parse(raw), raw.decode(errors="replace"))
         except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
             # The library raises ApiException only when TLS fails; it returns status codes.

@@ -56,7 +56,10 @@ def cost(
     notes = [GONE]
     prices = _prices(cluster, objects, pods, price_hour, notes)
     rows = _rows(cluster, gateways, (first, end), notes)
-    served = None if rows is None else costs.served_of(rows, costs.names_of(objects))
+    try:
+        served = None if rows is None else costs.served_of(rows, costs.names_of(objects))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     found = costs.costs_of(pods, prices, served, first * usage.HOUR_S, now)
     if output != "table":
         print_data([views.data_of(each) for each in found], output)

@@ -103,7 +103,8 @@ def bench(cluster: ClusterClient, name: str | None, url: str, api_key: str, outp
     at the same rate their latencies are worse. Plan for a part of what this finds, as `slipway size` does.
 
     Concurrency doubles from step to step until an objective is missed, then steps halve the distance. It refuses plans
-    beyond --max-requests and --max-seconds, and sends no request beyond them. It stops when too many requests fail.
+    beyond --max-requests and --max-seconds, and sends no request beyond them but two before, which show how many tokens
+    a word has. It stops when too many requests fail.
     Prompts share no prefix, so no cache helps. Load takes from other clients of the model.
     """
     plan = _plan_of(options)
@@ -112,17 +113,13 @@ def bench(cluster: ClusterClient, name: str | None, url: str, api_key: str, outp
     if options["picture"]:
         from slipway_cli.views import picture
 
-        picture.form_of(options["picture"])
+        picture.check(options["picture"], "--picture")
     subject = _subject(cluster, name, options, body is not None)
     _echo(views.plan_line(plan, subject.model, subject.objectives))
     found = _measured(base, api_key, subject, plan, options, body)
     notes = [*found.notes, *(_changed(cluster, name, subject) if name and found.ended != _INTERRUPTED else ())]
     found = _with_notes(found, notes)
-    if options["save"]:
-        _write(options["save"], report.write(found))
     steps = report.steps_of(found)
-    if options["picture"] and steps:
-        picture.draw_steps(steps, subject.objectives, f"{subject.model}, {found.at}", options["picture"])
     result = summary.summarize(steps, subject.objectives, found.max_error_share)
     if output != "text":
         best = result.best
@@ -134,6 +131,11 @@ def bench(cluster: ClusterClient, name: str | None, url: str, api_key: str, outp
         click.echo("\n".join(views.summary_lines(result, subject.pods)))
     for note in notes:
         _echo(f"note: {note}")
+    # What was measured is printed before: a file that cannot be written does not lose it.
+    if options["save"] and steps:
+        _write(options["save"], report.write(found))
+    if options["picture"] and steps:
+        picture.draw_steps(steps, subject.objectives, f"{subject.model}, {found.at}", options["picture"])
     if found.ended == _INTERRUPTED:
         raise SystemExit(INTERRUPTED)
     if result.best is None:
@@ -194,8 +196,11 @@ def _serving(obj: Json) -> int:
 
 
 def _changed(cluster: ClusterClient, name: str, subject: _Subject) -> list[str]:
-    """A note where other pods serve than before: then what one carries is not known."""
-    now = _serving(cluster.deployment(name))
+    """A note where other pods serve than before, or may do: then what one carries is not known."""
+    try:
+        now = _serving(cluster.deployment(name))
+    except CommandError as error:
+        return [f"whether the same pods serve as at the start is not known: {error}"]
     return [] if now == subject.pods else [f"{subject.pods} pods served at the start and {now} at the end: repeat it"]
 
 

@@ -17,6 +17,7 @@ from slipway_cli.objects.times import parse_time
 Revision = tuple[str, str, str]  # namespace, name of the ModelDeployment, revision
 
 _HOUR_S = 3600.0
+_ROW = {"model": str, "revision": str, "requests": int, "input_tokens": int, "output_tokens": int}  # of a ledger
 _SERIES = re.compile(r"(slipway_cost_per_hour|slipway_pod_info)\{([^{}]*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"\\]*)"')
 
@@ -127,16 +128,22 @@ def names_of(objects: Iterable[Json]) -> dict[str, tuple[str, str]]:
 
 
 def served_of(rows: Iterable[Mapping[str, Any]], names: Mapping[str, tuple[str, str]]) -> dict[Revision, Served]:
-    """What the rows of ledgers have of these names."""
+    """What the rows of ledgers have of these names.
+
+    Raises:
+        ValueError: a row has another form, with the field that is wrong.
+    """
     sums: dict[Revision, Served] = {}
     for row in rows:
+        if wrong := next((name for name, kind in _ROW.items() if type(row.get(name)) is not kind), ""):
+            raise ValueError(f"a row of the ledger has no {wrong} that can be read")
         if row["model"] in names:
-            key = (*names[row["model"]], str(row["revision"]))
+            key = (*names[row["model"]], row["revision"])
             before = sums.get(key, Served())
             sums[key] = Served(
-                before.requests + int(row["requests"]),
-                before.input_tokens + int(row["input_tokens"]),
-                before.output_tokens + int(row["output_tokens"]),
+                before.requests + row["requests"],
+                before.input_tokens + row["input_tokens"],
+                before.output_tokens + row["output_tokens"],
             )
     return sums
 

@@ -15,7 +15,8 @@ MOST_STEPS = 64
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 _Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 _Times = Annotated[tuple[_Amount, ...], msgspec.Meta(max_length=1_000_000)]
-_Text = Annotated[str, msgspec.Meta(max_length=512)]
+# Printed on terminals, so without control characters. \Z, because $ also matches before a line break at the end.
+_Text = Annotated[str, msgspec.Meta(max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
 
 
 class SavedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

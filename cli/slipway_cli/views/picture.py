@@ -1,5 +1,6 @@
 """Pictures: the evidence of a review over time, and the steps of a load test against their objectives."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ def draw(reviews: "list[Review]", path: Path) -> None:
 
 
 def form_of(path: Path) -> str:
-    """svg or png, by the end of its name; also checked before a load test begins.
+    """svg or png, by the end of its name.
 
     Raises:
         CommandError: it has another end.
@@ -38,6 +39,17 @@ def form_of(path: Path) -> str:
     if form not in FORMS:
         raise CommandError(f"{path}: a picture ends in .svg or .png")
     return form
+
+
+def check(path: Path, option: str) -> None:
+    """What can be known before there is anything to draw.
+
+    Raises:
+        CommandError: another end of the name, or matplotlib is missing.
+    """
+    form_of(path)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise _missing(option)
 
 
 def draw_steps(steps: Sequence[Step], objectives: Objectives, title: str, path: Path) -> None:
@@ -81,13 +93,17 @@ def _figure(count: int, option: str) -> tuple[Any, list[Any]]:
     try:
         import matplotlib
     except ImportError as error:
-        raise CommandError(f"a picture needs matplotlib: pip install matplotlib, or leave {option} out") from error
+        raise _missing(option) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     size = (INCHES[0], INCHES[1] * count if count < 3 else INCHES[1] + 2.5 * (count - 1))
     figure, axes = pyplot.subplots(count, 1, figsize=size, layout="constrained", squeeze=False)
     return figure, [axis for [axis] in axes]
+
+
+def _missing(option: str) -> CommandError:
+    return CommandError(f"a picture needs matplotlib: pip install matplotlib, or leave {option} out")
 
 
 def _save(figure: Any, path: Path, form: str) -> None:

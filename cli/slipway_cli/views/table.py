@@ -29,4 +29,6 @@ def format_server_table(table: Json, with_namespace: bool) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else " ".join(str(value).split())
+    text = "" if value is None else " ".join(str(value).split())
+    # Others wrote it, and a terminal obeys control characters.
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -55,10 +55,15 @@ class PairComparison:
         if score is None:
             return
         self._signer.sign(score.headers, route.deployment)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._legs.fetch(pod.url, score, route.name, pod.revision)) for pod in pods]
-        scored, by_twin = (count_tokens(body, twin) if (body := task.result()) else None for task in tasks)
-        _count(scored, by_twin, counts)
+        # Until both responses are there the pair counts as open: no canary passes by scoring slowly what it loses.
+        counts.open += 1
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._legs.fetch(pod.url, score, route.name, pod.revision)) for pod in pods]
+            scored, by_twin = (count_tokens(body, twin) if (body := task.result()) else None for task in tasks)
+            _count(scored, by_twin, counts)
+        finally:
+            counts.open -= 1
 
 
 def _count(canary: ScoredTokens | None, twin: ScoredTokens | None, counts: QualityCounts) -> None:

@@ -16,6 +16,9 @@ from .transcript import ChoiceTexts
 
 # A response has some 80 bytes for each token, a prompt four: reading the largest response takes half a millisecond.
 MAX_SCORED_BYTES = 4 << 10
+# What a chat template writes after the response: its end, and the beginning of the next one. The text is looked for in
+# no more than that, because the search takes the product of both lengths, and the server's text may have a megabyte.
+_MAX_AFTER_CHARACTERS = 2 << 10
 
 
 class _Prompt(msgspec.Struct):
@@ -30,6 +33,12 @@ class _Prompt(msgspec.Struct):
 class _Token(msgspec.Struct, gc=False):
     rank: int
     decoded_token: str
+    logprob: float | None = 0.0
+
+    @property
+    def is_first_choice(self) -> bool:
+        """Ranks begin at 1. A server that computes NaN has no choice: it writes null, or a rank of 0."""
+        return self.rank == 1 and self.logprob is not None
 
 
 class _ScoredPrompt(msgspec.Struct):
@@ -99,7 +108,8 @@ def count_tokens(response: bytes, texts: ChoiceTexts) -> ScoredTokens | None:
         return None
     scored = decoded.prompt_logprobs or (decoded.choices[0].prompt_logprobs if decoded.choices else None) or []
     tokens = [next(iter(entry.values())) for entry in scored if entry]
-    begin = "".join(token.decoded_token for token in tokens).rfind(texts[0])
+    whole = "".join(token.decoded_token for token in tokens)
+    begin = whole.rfind(texts[0], max(0, len(whole) - len(texts[0]) - _MAX_AFTER_CHARACTERS))
     if begin < 0:
         return None
     count, at, end, choices = 0, 0, begin + len(texts[0]), []
@@ -107,7 +117,7 @@ def count_tokens(response: bytes, texts: ChoiceTexts) -> ScoredTokens | None:
         after = at + len(token.decoded_token)
         if at < end and after > begin:
             count += 1
-            if token.rank <= 1:
+            if token.is_first_choice:
                 choices.append((at - begin, after - begin))
         at = after
     return ScoredTokens(count, count - len(choices), tuple(choices))

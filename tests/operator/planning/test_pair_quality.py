@@ -2,13 +2,16 @@
 
 import copy
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from slipway_contracts.counters import QualityCounts
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import event_message
 from tests.operator.planning.test_twin_shadow import QUICK, decided, releasing, run_of, shadow_of, shadowed
+from tests.support import model_pairs
 from tests.support.model_cluster import ModelCluster, model
 
 REPORT: dict[str, Any] = {"name": "flips", "kind": "PairedEvent", "event": "TokensFlip", "dryRun": True}
@@ -107,6 +110,23 @@ def test_other_weights_that_choose_nearly_as_stable_does_pass_with_what_is_prove
     assert line.canary_samples == line.stable_samples >= 100 and line.canary_bad <= 0.1 * line.canary_samples
     message = event_message(world, "AnalysisRunSuccessful")
     assert re.search(r"flips: [3-7]\.\d\d% of the tokens that stable chooses .*, 1?\d\.\d\d% at most \(max", message)
+
+
+def test_pairs_whose_tokens_canary_does_not_score_in_time_hold_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A canary that is slow where it would choose other tokens does not pass by the others."""
+    count = model_pairs._compared
+
+    def slowly(before: QualityCounts, pair: model_pairs.ModelPair) -> QualityCounts:
+        waits = before.texts >= 2 * before.open + 2
+        return replace(before, open=before.open + 1) if waits else count(before, pair)
+
+    monkeypatch.setattr(model_pairs, "_compared", slowly)
+    world = choosing(0.05)
+    world.run_until("Analyzing")
+    world.run(600)
+    assert world.state() == "Analyzing"
+    verdict = run_of(world).verdict
+    assert verdict and verdict.reason == "PairsOpen" and "pairs have not ended" in verdict.message
 
 
 def test_as_a_report_the_bound_decides_nothing() -> None:

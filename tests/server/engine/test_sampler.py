@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from slipway_server.engine.execution.sampler import Sampler
+from slipway_server.engine.execution.sampler import Sampler, log_probabilities
 from slipway_server.engine.request import Request, SamplingParams, Sequence
 from slipway_server.kernels.in_torch import TorchKernels
 
@@ -112,6 +112,18 @@ def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() 
     head = set(weights.indices[: int((weights.values.cumsum(0) < 0.5).sum()) + 1].tolist())
     drawn = set(sample(logits.repeat(40, 1), [sequence(seed=i, top_p=0.5) for i in range(40)]))
     assert drawn <= head and len(drawn) > 30
+
+
+def test_rank_1_is_the_token_that_greedy_sampling_chooses_and_no_other() -> None:
+    """A model that computes NaN, or the same logit for each token, has not every token as its first choice."""
+    torch.manual_seed(2)
+    rows = torch.cat((torch.randint(0, 4, (50, 9)).float(), torch.zeros(1, 9)))
+    greedy = sample(rows.clone(), [sequence(temperature=0.0) for _ in rows])
+    for token in range(9):
+        ranks = [item.rank for item in log_probabilities(rows, [token] * len(rows), 0)]
+        assert [rank == 1 for rank in ranks] == [token == chosen for chosen in greedy]
+        broken = [item.rank for item in log_probabilities(torch.full((1, 9), torch.nan), [token], 0)]
+        assert broken == [10]
 
 
 def test_logprobs_are_those_of_the_model_before_any_rule() -> None:

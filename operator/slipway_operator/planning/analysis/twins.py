@@ -114,9 +114,10 @@ def are_sent(sample: GenerationCounts, canary: str) -> bool:
 
 
 def _open(gateways: Iterable[Gateway], canary: str) -> int:
-    """Pairs that were sent and have not ended, as far as gateways respond."""
+    """Pairs that were sent and have not ended, and those whose tokens are being scored, as far as gateways respond."""
     samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
-    return sum((sample.twins.get(canary) or no_pairs()).open for sample in samples)
+    found = (sample.twins.get(canary) or no_pairs() for sample in samples)
+    return sum(pairs.open + pairs.quality.open for pairs in found)
 
 
 def _scoring(gateways: Iterable[Gateway], canary: str) -> int:

@@ -150,10 +150,16 @@ def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tu
     """Log probabilities of `tokens`, one for each row of float32 [rows, vocabulary], and of the `count` likeliest."""
     if not tokens:
         return ()
-    own = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
+    places = torch.tensor(tokens, device=logits.device)[:, None]
+    own = logits.gather(1, places)
     total = logits.logsumexp(dim=-1, keepdim=True)
     values, ids = logits.topk(min(count, logits.shape[-1]), dim=-1)
-    ranks = ((logits > own).sum(dim=-1) + 1).tolist()
+    # Rank 1 is the token that greedy sampling chooses, the first of equal ones. NaN is not below anything, so a model
+    # that computes it, or gives each token the same logit, does not have each token of a prompt as its first choice.
+    behind = (logits < own).sum(dim=-1)
+    equal = logits == own
+    equal &= torch.arange(logits.shape[-1], device=logits.device) >= places
+    ranks = (logits.shape[-1] + 1 - behind - equal.sum(dim=-1)).tolist()
     values = torch.cat((own, values), dim=-1) - total
     rows = zip(tokens, ids.tolist(), values.tolist(), ranks, strict=True)
     return tuple(Logprobs((token, *others), tuple(row), rank) for token, others, row, rank in rows)
