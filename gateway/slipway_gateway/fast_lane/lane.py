@@ -127,31 +127,15 @@ class FastLane:
         self.native: _native.Lane = NATIVE.Lane(
             paths=sorted(self.paths),
             max_body_bytes=self._max_body_bytes,
-            max_head_bytes=MAX_HEAD_BYTES,
-            max_response_bytes=MAX_RESPONSE_BYTES,
-            sticky_by=settings.sticky_by,
-            tenant_by=settings.tenant_by,
-            tenant_salt=settings.tenant_salt.get_secret_value(),
-            shares_by_key="key" in settings.share_by,
-            priority_limit=settings.priority_limit,
-            connect_timeout_s=settings.connect_timeout_s,
-            stall_timeout_s=settings.stall_timeout_s,
-            patience_s=PATIENCE_S,
-            server=SERVER_SOFTWARE,
-            seconds_bounds=TIME_BUCKETS,
-            ttft_bounds=TTFT_BUCKETS,
             logs=logs,
-            log_below=round(settings.access_log_sample * 16**8),
-            recount_one_in=RECOUNT_ONE_IN,
-            max_recounts=MAX_RECOUNTS,
             trace_below=None if trace_share is None else round(trace_share * 16**8),
             traces_per_s=traces_per_s,
             in_flight=self.in_flight,
             quotas=quotas,
             spending=spending,
             max_bytes=budget_bytes // MEMORY_PART,
-            percentage=settings.max_client_percentage,
             now_s=clock(),
+            **_same_for_all(settings),
         )
         self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
         self._is_doubted = self._has_table = False  # doubted: a recount differed, so the judge gets Python's counts
@@ -311,3 +295,26 @@ class FastLane:
 def host_of(url: str) -> str:
     """The `Host` of a request to an endpoint, as aiohttp's client writes it."""
     return URL(url, encoded=True).host_port_subcomponent or ""
+
+
+def _same_for_all(settings: GatewaySettings) -> dict[str, Any]:
+    """What the lane does and does not with any request."""
+    return {
+        "max_head_bytes": MAX_HEAD_BYTES,
+        "max_response_bytes": MAX_RESPONSE_BYTES,
+        "sticky_by": settings.sticky_by,
+        "tenant_by": settings.tenant_by,
+        "tenant_salt": settings.tenant_salt.get_secret_value(),
+        "shares_by_key": "key" in settings.share_by,
+        "priority_limit": settings.priority_limit,
+        "connect_timeout_s": settings.connect_timeout_s,
+        "stall_timeout_s": settings.stall_timeout_s,
+        "patience_s": PATIENCE_S,
+        "server": SERVER_SOFTWARE,
+        "seconds_bounds": TIME_BUCKETS,
+        "ttft_bounds": TTFT_BUCKETS,
+        "log_below": round(settings.access_log_sample * 16**8),
+        "recount_one_in": RECOUNT_ONE_IN,
+        "max_recounts": MAX_RECOUNTS,
+        "percentage": settings.max_client_percentage,
+    }

@@ -31,11 +31,11 @@ def record(tracer: Any, entry: "_native.LogEntry") -> None:
     request = _context(trace_id, request_id)
     within = (began_s + entry.waited_s, answered_s)
     if not entry.is_hit:
-        _send(tracer, "attempt", _context(trace_id, attempt_id), request, SpanKind.CLIENT, attempt, within)
+        _send(tracer, "attempt", (_context(trace_id, attempt_id), request), SpanKind.CLIENT, attempt, within)
     whole = (began_s, entry.ended_s)
     route = _route(entry.path)
     events = (("cache hit", began_s),) if entry.is_hit else ()
-    _send(tracer, f"POST {route}", request, None, SpanKind.SERVER, _attributes(entry, route), whole, events)
+    _send(tracer, f"POST {route}", (request, None), SpanKind.SERVER, _attributes(entry, route), whole, events)
 
 
 def _attributes(entry: "_native.LogEntry", route: str) -> dict[str, Any]:
@@ -71,17 +71,18 @@ def _context(trace_id: int, span_id: int) -> Any:
 
 
 def _send(
-    tracer: Any, name: str, context: Any, parent: Any, kind: Any, attributes: dict[str, Any],
+    tracer: Any, name: str, contexts: tuple[Any, Any], kind: Any, attributes: dict[str, Any],
     between_s: tuple[float, float], events: Sequence[tuple[str, float]] = (),
 ) -> None:  # fmt: skip
-    """`between_s`: Unix time of its begin and of its end. `events`: with theirs."""
+    """`contexts`: of the span and of its parent. `between_s`: Unix time of its begin and of its end. `events`: with
+    theirs."""
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     start, end = (round(second * _NS) for second in between_s)
     scope = InstrumentationScope("slipway_gateway")
     made = ReadableSpan(
-        name, context, parent, tracer.resource, attributes, kind=kind, start_time=start, end_time=end,
+        name, *contexts, tracer.resource, attributes, kind=kind, start_time=start, end_time=end,
         instrumentation_scope=scope, events=[Event(name, timestamp=round(at_s * _NS)) for name, at_s in events],
     )  # fmt: skip
     tracer.span_processor.on_end(made)
