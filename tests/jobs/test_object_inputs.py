@@ -77,7 +77,8 @@ def test_a_tenant_has_the_stores_that_are_listed_for_it_and_the_longest_prefix_c
     [
         {"bucket": "In_puts"}, {"endpoint": "s3.example.com"}, {"endpoint": "ftp://s3.example.com"},
         {"endpoint": "https://s3.example.com/path"}, {"endpoint": "https://u:p@s3.example.com"},
-        {"endpoint": "https://s3.example.com?a=b"}, {"region": "us east"}, {"tenant": ""}, {"accessKeyId": "a\nb"},
+        {"endpoint": "https://s3.example.com?a=b"}, {"region": "us east"}, {"region": "us-east-1\n"}, {"accessKeyId": "a\n"}, {"secretAccessKey": "a\n"},
+        {"tenant": ""}, {"accessKeyId": "a\nb"},
         {"secretAccessKey": None}, {"typo": 1},
     ],
 )  # fmt: skip

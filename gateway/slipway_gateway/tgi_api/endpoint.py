@@ -31,6 +31,7 @@ from .schema import REQUEST, GenerateRequest, Parameters
 GENERATE, GENERATE_STREAM, ROOT = "/generate", "/generate_stream", "/"
 # Lists, objects and texts of a body: most of them are those of a grammar.
 MAX_THINGS = 1 << 14
+_MAX_SHOWN = 500  # characters of what is wrong with a body: names and values of the client's are in it
 
 Run = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ReadBody = Callable[[web.Request, RequestRecord, Account], Awaitable[bytes]]
@@ -84,7 +85,7 @@ class GenerateCall:
         except json_bounds.TooManyValues as error:
             raise refused("inputs", f"The request body {error}.", code="too_many_values") from None
         except msgspec.ValidationError as error:
-            message = f"The request body is not as expected: {error}."
+            message = f"The request body is not as expected: {str(error)[:_MAX_SHOWN]}."
             raise errors.invalid("invalid_type", message, status=422) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             message = f"The request body is not valid JSON: {error}."

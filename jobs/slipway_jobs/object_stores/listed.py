@@ -22,7 +22,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
-Secret = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+Secret = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+\Z")]
 
 
 class ObjectStore(Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class ObjectStore(Struct, rename="camel", forbid_unknown_fields=True, frozen=Tru
     tenant: Name
     bucket: Name
     endpoint: Name
-    region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,63}$")]
+    region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,63}\Z")]
     access_key_id: Secret
     secret_access_key: Secret
     session_token: Secret | None = None
