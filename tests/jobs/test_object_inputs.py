@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import threading
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,15 @@ from xml.etree import ElementTree
 import openai
 import pytest
 from aiohttp import web
+from sqlalchemy import Connection
 
 from slipway_jobs.object_stores.listed import MAX_KEY_BYTES, ObjectName, ObjectStore, StoreList, parse_uri
 from slipway_jobs.object_stores.reading import CODES, ObjectReader, ObjectRefused
 from slipway_jobs.object_stores.signing import Credentials, path_of, signed_headers
+from slipway_jobs.serving.upload import Uploads
+from slipway_jobs.settings import JobsSettings
+from slipway_jobs.store.database import Database
+from slipway_jobs.store.file_store import FileStore, NewFile, Row
 from tests.gateway.harness import upstream
 from tests.jobs.world import World, chat, ended, jsonl, result, world
 from tests.support.stores import S3, moto
@@ -235,6 +241,39 @@ async def test_a_name_that_resolves_to_a_reserved_address_is_not_called() -> Non
         async with aclosing(ObjectReader(own, ObjectName("inputs", "a"), 10).chunks()) as chunks:
             async for _ in chunks:
                 pass
+
+
+# -- copies
+
+
+async def test_a_copy_whose_client_leaves_at_its_end_is_no_file(keys_file: str, tmp_path: Path) -> None:
+    """The thread that makes it visible goes on."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    settings = JobsSettings(gateway_url="http://unused", keys_file=keys_file, database_url=url)
+    database = Database(url)
+    began, goes_on = threading.Event(), threading.Event()
+
+    class Held(FileStore):
+        def finish(self, connection: Connection, new: NewFile) -> Row:
+            began.set()
+            assert goes_on.wait(60)
+            return super().finish(connection, new)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"{}\n"
+
+    held, new = Held(database, 1 << 30), NewFile("file-1", "t", 1000.0)
+    try:
+        copying = asyncio.create_task(Uploads(settings, database, held).copy(new, chunks(), "input_file_id"))
+        assert await asyncio.to_thread(began.wait, 60)
+        copying.cancel()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await copying
+        assert await database.call(held.listed, "t", 10) == []
+    finally:
+        goes_on.set()
+        database.close()
 
 
 # -- whole
