@@ -395,7 +395,11 @@ async def test_errors_have_tgis_shape_and_name_the_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"inputs": "a", "x" * 100_000: 1}, {"inputs": "a", "parameters": {"grammar": {"type": "x" * 100_000, "value": 1}}}]
+    "body",
+    [
+        {"inputs": "a", "x" * 100_000: 1},
+        {"inputs": "a", "parameters": {"grammar": {"type": "x" * 100_000, "value": 1}}},
+    ],
 )
 async def test_an_error_is_not_as_long_as_what_is_wrong(body: Any) -> None:
     status, _, text, _ = await post(whole, body)
@@ -414,9 +418,11 @@ async def test_a_stream_shows_no_token_of_a_text_that_a_guard_redacts() -> None:
         await out.write(chunk(".", [], "length") + ENDING)
         return out
 
-    async with guarded_gateway(serve, Webhook(), ["Output"]) as (door, _, _):
-        async with await door.post(REQUEST_BODY | {"model": "chat"}, "/generate_stream") as response:
-            found = events(await response.read())
+    async with (
+        guarded_gateway(serve, Webhook(), ["Output"]) as (door, _, _),
+        await door.post(REQUEST_BODY | {"model": "chat"}, "/generate_stream") as response,
+    ):
+        found = events(await response.read())
     assert found[-1]["generated_text"] == "### ok end."
     assert "".join(event["token"]["text"] for event in found) == "### ok end."
     assert all(event["token"]["id"] is None for event in found)

@@ -83,7 +83,9 @@ def test_a_tenant_has_the_stores_that_are_listed_for_it_and_the_longest_prefix_c
     [
         {"bucket": "In_puts"}, {"endpoint": "s3.example.com"}, {"endpoint": "ftp://s3.example.com"},
         {"endpoint": "https://s3.example.com/path"}, {"endpoint": "https://u:p@s3.example.com"},
-        {"endpoint": "https://s3.example.com?a=b"}, {"region": "us east"}, {"region": "us-east-1\n"}, {"accessKeyId": "a\n"}, {"secretAccessKey": "a\n"},
+        {"endpoint": "https://s3.example.com?a=b"}, {"endpoint": "https://@s3.example.com"}, {"endpoint": "https://[::"},
+        {"endpoint": "https://s3.example.com:99999"}, {"endpoint": "https://"}, {"endpoint": "https://h\n"},
+        {"region": "us east"}, {"region": "us-east-1\n"}, {"accessKeyId": "a\n"}, {"secretAccessKey": "a\n"},
         {"tenant": ""}, {"accessKeyId": "a\nb"},
         {"secretAccessKey": None}, {"typo": 1},
     ],
@@ -95,6 +97,20 @@ def test_a_list_that_is_wrong_is_refused_as_a_whole_and_shows_no_credentials(
         listed(tmp_path, store(), store(**changes)).check()
     assert "s3cr3t" not in str(error.value)
     assert "s3cr3t" not in repr(listed(tmp_path, store()).find("team-a", ObjectName("inputs", "a")))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://s3.example.com/",
+        "https://S3.Example.com",
+        "https://s3.example.com:443",
+        "http://minio:80",
+        "http://[::1]:9",
+    ],
+)
+def test_an_endpoint_may_name_the_port_of_its_scheme_and_be_written_in_any_case(tmp_path: Path, endpoint: str) -> None:
+    listed(tmp_path, store(endpoint)).check()
 
 
 def test_a_file_that_is_missing_or_no_json_is_refused(tmp_path: Path) -> None:
