@@ -265,7 +265,8 @@ async def test_a_name_that_resolves_to_a_reserved_address_is_not_called() -> Non
 async def test_a_copy_whose_client_leaves_at_its_end_is_no_file(keys_file: str, tmp_path: Path) -> None:
     """The thread that makes it visible goes on."""
     url = f"sqlite:///{tmp_path}/jobs.db"
-    settings = JobsSettings(gateway_url="http://unused", keys_file=keys_file, database_url=url)
+    given: dict[str, Any] = {"gateway_url": "http://unused", "keys_file": keys_file, "database_url": url}
+    settings = JobsSettings(**given)
     database = Database(url)
     began, goes_on = threading.Event(), threading.Event()
 
