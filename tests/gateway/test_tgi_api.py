@@ -23,7 +23,8 @@ from slipway_gateway.tgi_api.generation import (
 )
 from slipway_gateway.tgi_api.schema import REQUEST
 from slipway_gateway.wire.errors import RequestError
-from tests.gateway.guards.webhooks import Webhook, guarded_gateway
+from tests.gateway.guards.test_json_guard import json_guard, loaded
+from tests.gateway.guards.webhooks import Webhook, guarded, guarded_gateway
 from tests.gateway.harness import gateway, table, upstream
 from tests.gateway.tenants import PEPPER, bearer, make_key, tenant
 
@@ -404,6 +405,17 @@ async def test_errors_have_tgis_shape_and_name_the_parameter() -> None:
 async def test_an_error_is_not_as_long_as_what_is_wrong(body: Any) -> None:
     status, _, text, _ = await post(whole, body)
     assert status == 422 and "xxx" in text and len(text) < 1000
+
+
+async def test_a_refusal_of_the_gateway_has_tgis_name_of_the_parameter() -> None:
+    """Of a response that does not fit the grammar, which only a guard of JSON finds here."""
+    guards = [json_guard(retries=0)]
+    parameters = {"grammar": {"type": "json", "value": {"type": "object"}}}
+    async with upstream(whole) as server, gateway() as door:
+        door.balancer.publish(guarded(guards, ("r1", 100, [server.url])))
+        await loaded(door, guards)
+        async with await door.post(REQUEST_BODY | {"model": "chat", "parameters": parameters}, "/generate") as response:
+            assert response.status == 422 and (await response.json())["error"].startswith("grammar: The response of")
 
 
 async def test_a_stream_shows_no_token_of_a_text_that_a_guard_redacts() -> None:

@@ -25,6 +25,7 @@ from .generation import (
     Wanted,
     error_message,
     whole_generation,
+    with_tgi_name,
 )
 from .schema import REQUEST, GenerateRequest, Parameters
 
@@ -72,7 +73,11 @@ class GenerateCall:
         limit_bytes = min(self._settings.max_body_bytes, MAX_RESPONSE_BYTES)
         writer = TranslatingWriter(limit_bytes, self._request, GenerationEvents(wanted), self._to_client)
         writer.account = self._account
-        answer = await run(as_posted(self._request, "/v1/completions", body, writer))
+        try:
+            answer = await run(as_posted(self._request, "/v1/completions", body, writer))
+        except errors.RequestError as refusal:
+            refusal.args = (with_tgi_name(refusal.param, str(refusal)),)
+            raise
         return writer.out or self._whole(writer, answer, wanted, as_list=endpoint == ROOT)
 
     async def _read(self) -> GenerateRequest:

@@ -113,7 +113,12 @@ def error_message(body: bytes, status: int) -> str:
     message = error.message if error else None
     if error is None or not message:
         return f"The server of this model answered with status {status}."
-    name = _NAMES.get(error.param or "", "")
+    return with_tgi_name(error.param, message)
+
+
+def with_tgi_name(param: str | None, message: str) -> str:
+    """The sentence of an error about a parameter of a completion, with TGI's name of it."""
+    name = _NAMES.get((param or "").partition(".")[0], "")
     return f"{name}: {message}" if name and name not in message else message
 
 
