@@ -23,6 +23,8 @@ from slipway_gateway.tgi_api.generation import (
 )
 from slipway_gateway.tgi_api.schema import REQUEST
 from slipway_gateway.wire.errors import RequestError
+from tests.gateway.guards.test_json_guard import json_guard, loaded
+from tests.gateway.guards.webhooks import Webhook, guarded, guarded_gateway
 from tests.gateway.harness import gateway, table, upstream
 from tests.gateway.tenants import PEPPER, bearer, make_key, tenant
 
@@ -310,6 +312,12 @@ def test_the_text_of_a_stream_is_bounded() -> None:
     assert "error" in events(stream.feed(piece))[0] and stream.is_unusable
 
 
+def test_the_text_of_a_stream_is_counted_in_bytes() -> None:
+    stream = GenerationEvents(Wanted())
+    stream.feed(chunk("\N{SNOWMAN}" * 10, [1]))
+    assert stream.kept_bytes == 30
+
+
 # -- through the gateway
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -385,6 +393,51 @@ async def test_errors_have_tgis_shape_and_name_the_parameter() -> None:
         error = json.loads(text)
         assert (status, error["error_type"]) == (code, "validation") and named in error["error"]
         assert outcomes == {"client_error": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": "a", "x" * 100_000: 1},
+        {"inputs": "a", "parameters": {"grammar": {"type": "x" * 100_000, "value": 1}}},
+    ],
+)
+async def test_an_error_is_not_as_long_as_what_is_wrong(body: Any) -> None:
+    status, _, text, _ = await post(whole, body)
+    assert status == 422 and "xxx" in text and len(text) < 1000
+
+
+async def test_a_refusal_of_the_gateway_has_tgis_name_of_the_parameter() -> None:
+    """Of a response that does not fit the grammar, which only a guard of JSON finds here."""
+    guards = [json_guard(retries=0)]
+    parameters = {"grammar": {"type": "json", "value": {"type": "object"}}}
+    async with upstream(whole) as server, gateway() as door:
+        door.balancer.publish(guarded(guards, ("r1", 100, [server.url])))
+        await loaded(door, guards)
+        async with await door.post(REQUEST_BODY | {"model": "chat", "parameters": parameters}, "/generate") as response:
+            assert response.status == 422 and (await response.json())["error"].startswith("grammar: The response of")
+
+
+async def test_a_stream_shows_no_token_of_a_text_that_a_guard_redacts() -> None:
+    """The server waits with the text of a token until no stop sequence can begin there."""
+    events_of_server = (("", "SEC"), ("SEC", "RET"), ("RET", " ok"), (" ok", " end"), (" end", "."))
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await out.prepare(request)
+        for number, (text, own) in enumerate(events_of_server):
+            await out.write(chunk(text, [4711 + number], shown=[own]))
+        await out.write(chunk(".", [], "length") + ENDING)
+        return out
+
+    async with (
+        guarded_gateway(serve, Webhook(), ["Output"]) as (door, _, _),
+        await door.post(REQUEST_BODY | {"model": "chat"}, "/generate_stream") as response,
+    ):
+        found = events(await response.read())
+    assert found[-1]["generated_text"] == "### ok end."
+    assert "".join(event["token"]["text"] for event in found) == "### ok end."
+    assert all(event["token"]["id"] is None for event in found)
 
 
 async def test_keys_and_limits_are_those_of_every_request() -> None:

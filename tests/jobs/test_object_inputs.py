@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import threading
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,15 @@ from xml.etree import ElementTree
 import openai
 import pytest
 from aiohttp import web
+from sqlalchemy import Connection
 
 from slipway_jobs.object_stores.listed import MAX_KEY_BYTES, ObjectName, ObjectStore, StoreList, parse_uri
 from slipway_jobs.object_stores.reading import CODES, ObjectReader, ObjectRefused
 from slipway_jobs.object_stores.signing import Credentials, path_of, signed_headers
+from slipway_jobs.serving.upload import Uploads
+from slipway_jobs.settings import JobsSettings
+from slipway_jobs.store.database import Database
+from slipway_jobs.store.file_store import FileStore, NewFile, Row
 from tests.gateway.harness import upstream
 from tests.jobs.world import World, chat, ended, jsonl, result, world
 from tests.support.stores import S3, moto
@@ -77,7 +83,10 @@ def test_a_tenant_has_the_stores_that_are_listed_for_it_and_the_longest_prefix_c
     [
         {"bucket": "In_puts"}, {"endpoint": "s3.example.com"}, {"endpoint": "ftp://s3.example.com"},
         {"endpoint": "https://s3.example.com/path"}, {"endpoint": "https://u:p@s3.example.com"},
-        {"endpoint": "https://s3.example.com?a=b"}, {"region": "us east"}, {"tenant": ""}, {"accessKeyId": "a\nb"},
+        {"endpoint": "https://s3.example.com?a=b"}, {"endpoint": "https://@s3.example.com"}, {"endpoint": "https://[::"},
+        {"endpoint": "https://s3.example.com:99999"}, {"endpoint": "https://"}, {"endpoint": "https://h\n"},
+        {"region": "us east"}, {"region": "us-east-1\n"}, {"accessKeyId": "a\n"}, {"secretAccessKey": "a\n"},
+        {"tenant": ""}, {"accessKeyId": "a\nb"},
         {"secretAccessKey": None}, {"typo": 1},
     ],
 )  # fmt: skip
@@ -88,6 +97,20 @@ def test_a_list_that_is_wrong_is_refused_as_a_whole_and_shows_no_credentials(
         listed(tmp_path, store(), store(**changes)).check()
     assert "s3cr3t" not in str(error.value)
     assert "s3cr3t" not in repr(listed(tmp_path, store()).find("team-a", ObjectName("inputs", "a")))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://s3.example.com/",
+        "https://S3.Example.com",
+        "https://s3.example.com:443",
+        "http://minio:80",
+        "http://[::1]:9",
+    ],
+)
+def test_an_endpoint_may_name_the_port_of_its_scheme_and_be_written_in_any_case(tmp_path: Path, endpoint: str) -> None:
+    listed(tmp_path, store(endpoint)).check()
 
 
 def test_a_file_that_is_missing_or_no_json_is_refused(tmp_path: Path) -> None:
@@ -234,6 +257,40 @@ async def test_a_name_that_resolves_to_a_reserved_address_is_not_called() -> Non
         async with aclosing(ObjectReader(own, ObjectName("inputs", "a"), 10).chunks()) as chunks:
             async for _ in chunks:
                 pass
+
+
+# -- copies
+
+
+async def test_a_copy_whose_client_leaves_at_its_end_is_no_file(keys_file: str, tmp_path: Path) -> None:
+    """The thread that makes it visible goes on."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    given: dict[str, Any] = {"gateway_url": "http://unused", "keys_file": keys_file, "database_url": url}
+    settings = JobsSettings(**given)
+    database = Database(url)
+    began, goes_on = threading.Event(), threading.Event()
+
+    class Held(FileStore):
+        def finish(self, connection: Connection, new: NewFile) -> Row:
+            began.set()
+            assert goes_on.wait(60)
+            return super().finish(connection, new)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"{}\n"
+
+    held, new = Held(database, 1 << 30), NewFile("file-1", "t", 1000.0)
+    try:
+        copying = asyncio.create_task(Uploads(settings, database, held).copy(new, chunks(), "input_file_id"))
+        assert await asyncio.to_thread(began.wait, 60)
+        copying.cancel()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await copying
+        assert await database.call(held.listed, "t", 10) == []
+    finally:
+        goes_on.set()
+        database.close()
 
 
 # -- whole

@@ -74,6 +74,7 @@ class StreamEvent:
         except (*UNREADABLE, ValueError):
             raise GuardFailed("an event of the stream is no JSON") from None
         self.parts = [part for part in texts.of_event(self._value) if part.text]
+        self.is_changed = texts.has_other_tokens(self._value)  # guards have not seen their text
 
     @property
     def repeats(self) -> bool:

@@ -3,7 +3,7 @@
 A body becomes objects here, because any part of it may be a text. Its bytes and its values are bounded before that.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,6 +169,41 @@ def forget_tokens(value: Any, depth: int = 0) -> None:
                 value[name] = [] if isinstance(item, list) else None
             else:
                 forget_tokens(item, depth + 1)
+
+
+def has_other_tokens(value: Any, depth: int = 0) -> bool:
+    """Whether tokens of a response have another text than the one beside them, or one that is not known.
+
+    A server that waits with a text, as for the rest of a stop sequence, has sent the tokens of it already. White space
+    does not count: engines write the first one of a token in several ways.
+    """
+    if depth > _MAX_DEPTH:
+        return False
+    if isinstance(value, list):
+        return any(has_other_tokens(item, depth + 1) for item in value)
+    if not isinstance(value, dict):
+        return False
+    logprobs, ids = value.get("logprobs"), value.get("token_ids")
+    if logprobs or ids:
+        parts = (part for name in value if name not in _NO_TEXT for part in _walk(value, name, name, ()))
+        tokens = _token_texts(logprobs)
+        if not tokens or _bare(tokens) != _bare(part.text for part in parts):
+            return True
+    return any(has_other_tokens(item, depth + 1) for name, item in value.items() if name not in _TOKENS)
+
+
+def _token_texts(logprobs: Any) -> list[str]:
+    """The texts of tokens, in the shapes of completions, of chats and of the Responses API."""
+    if isinstance(logprobs, dict):
+        found = [item for name in ("tokens", "content", "refusal") for item in logprobs.get(name) or ()]
+    else:
+        found = logprobs if isinstance(logprobs, list) else []
+    texts = (item.get("token") if isinstance(item, dict) else item for item in found)
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _bare(texts: Iterable[str]) -> str:
+    return "".join("".join(texts).split())
 
 
 def encoded(value: Any) -> bytes:

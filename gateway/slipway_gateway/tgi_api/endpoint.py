@@ -25,12 +25,14 @@ from .generation import (
     Wanted,
     error_message,
     whole_generation,
+    with_tgi_name,
 )
 from .schema import REQUEST, GenerateRequest, Parameters
 
 GENERATE, GENERATE_STREAM, ROOT = "/generate", "/generate_stream", "/"
 # Lists, objects and texts of a body: most of them are those of a grammar.
 MAX_THINGS = 1 << 14
+_MAX_SHOWN = 500  # characters of what is wrong with a body: names and values of the client's are in it
 
 Run = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ReadBody = Callable[[web.Request, RequestRecord, Account], Awaitable[bytes]]
@@ -71,7 +73,11 @@ class GenerateCall:
         limit_bytes = min(self._settings.max_body_bytes, MAX_RESPONSE_BYTES)
         writer = TranslatingWriter(limit_bytes, self._request, GenerationEvents(wanted), self._to_client)
         writer.account = self._account
-        answer = await run(as_posted(self._request, "/v1/completions", body, writer))
+        try:
+            answer = await run(as_posted(self._request, "/v1/completions", body, writer))
+        except errors.RequestError as refusal:
+            refusal.args = (with_tgi_name(refusal.param, str(refusal)),)
+            raise
         return writer.out or self._whole(writer, answer, wanted, as_list=endpoint == ROOT)
 
     async def _read(self) -> GenerateRequest:
@@ -84,7 +90,7 @@ class GenerateCall:
         except json_bounds.TooManyValues as error:
             raise refused("inputs", f"The request body {error}.", code="too_many_values") from None
         except msgspec.ValidationError as error:
-            message = f"The request body is not as expected: {error}."
+            message = f"The request body is not as expected: {str(error)[:_MAX_SHOWN]}."
             raise errors.invalid("invalid_type", message, status=422) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             message = f"The request body is not valid JSON: {error}."

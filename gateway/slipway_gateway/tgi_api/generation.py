@@ -1,5 +1,6 @@
 """Makes a generation, TGI's response, of the response of a completion: whole, or as the events of a stream (pure)."""
 
+import io
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -112,7 +113,12 @@ def error_message(body: bytes, status: int) -> str:
     message = error.message if error else None
     if error is None or not message:
         return f"The server of this model answered with status {status}."
-    name = _NAMES.get(error.param or "", "")
+    return with_tgi_name(error.param, message)
+
+
+def with_tgi_name(param: str | None, message: str) -> str:
+    """The sentence of an error about a parameter of a completion, with TGI's name of it."""
+    name = _NAMES.get((param or "").partition(".")[0], "")
     return f"{name}: {message}" if name and name not in message else message
 
 
@@ -158,7 +164,8 @@ class GenerationEvents(TranslatedEvents):
     def __init__(self, wanted: Wanted) -> None:
         super().__init__()
         self._wanted = wanted
-        self._texts: list[str] = []
+        self._text = io.StringIO()  # a list of short texts takes many times their bytes
+        self._ends_with_text = False
         self._count = 0
         self._last: Token | None = None
         self._finish_reason: str | None = None
@@ -183,11 +190,12 @@ class GenerationEvents(TranslatedEvents):
         self._usage = chunk.usage or self._usage
         if choice is None or self._last is not None:
             return
-        self.kept_bytes += len(choice.text)
+        self.kept_bytes += len(choice.text.encode())
         if self.kept_bytes > MAX_TEXT_BYTES:
             yield self._unusable("The answer is longer than the gateway can hold.")
             return
-        self._texts.append(choice.text)
+        self._text.write(choice.text)
+        self._ends_with_text = bool(choice.text)
         tokens = _streamed_tokens(choice)
         if choice.finish_reason is not None:
             self._finish_reason = choice.finish_reason
@@ -199,14 +207,14 @@ class GenerationEvents(TranslatedEvents):
         if self._last is None:
             yield self._broken("The server of this answer ended its stream too early.")
             return
-        text = "".join(self._texts)
+        text = self._text.getvalue()
         try:
             finish = finish_reason(self._finish_reason, text, self._wanted.stop)
         except NoCompletion as error:
             yield self._broken(f"The answer is not complete: {error}.")
             return
         last = self._last
-        if finish == "eos_token" and not (self._texts and self._texts[-1]):
+        if finish == "eos_token" and not self._ends_with_text:
             last = last._replace(special=True)
         self._has_ended = True
         usage = self._usage or _Usage()

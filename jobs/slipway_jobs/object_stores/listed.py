@@ -19,10 +19,11 @@ MAX_KEY_BYTES = 1024
 MAX_URI_CHARACTERS = len(SCHEME) + 64 + MAX_KEY_BYTES
 _MAX_FILE_BYTES = 1 << 20
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ENDPOINT = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
-Secret = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+Secret = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+\Z")]
 
 
 class ObjectStore(Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -31,7 +32,7 @@ class ObjectStore(Struct, rename="camel", forbid_unknown_fields=True, frozen=Tru
     tenant: Name
     bucket: Name
     endpoint: Name
-    region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,63}$")]
+    region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,63}\Z")]
     access_key_id: Secret
     secret_access_key: Secret
     session_token: Secret | None = None
@@ -44,10 +45,9 @@ class ObjectStore(Struct, rename="camel", forbid_unknown_fields=True, frozen=Tru
         """Raises ValueError: a field has no valid value."""
         if not _BUCKET.fullmatch(self.bucket):
             raise ValueError(f"{self.bucket!r} is no name of a bucket")
-        url = URL(self.endpoint)
-        plain = URL.build(scheme=url.scheme, host=url.host or "", port=url.explicit_port)
-        if url.scheme not in ("http", "https") or not url.host or str(plain) != self.endpoint.rstrip("/"):
+        if not _ENDPOINT.fullmatch(self.endpoint):
             raise ValueError(f"the endpoint of {self.bucket!r} must be http:// or https:// with a host, and no path")
+        URL(self.endpoint)  # which checks the port
 
     @property
     def is_loopback(self) -> bool:

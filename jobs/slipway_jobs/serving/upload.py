@@ -165,6 +165,10 @@ class Uploads:
         except JobsRefusal as refusal:
             refusal.param = param
             raise
+        except BaseException:
+            # The thread of `finish` goes on where a client leaves: a file that no request uses would stay visible.
+            await self.drop(new)
+            raise
 
     async def drop(self, new: NewFile) -> None:
         await self._database.call(self._store.drop, new.id)

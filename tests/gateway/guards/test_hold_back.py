@@ -246,3 +246,32 @@ def test_log_probabilities_of_a_redacted_event_are_left_out() -> None:
     raw = b"id: 7\ndata: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
     out = through([raw], "secret")
     assert out.startswith(b"id: 7\ndata: ") and b"secret" not in out
+
+
+def completion_event(text: str, tokens: Sequence[str] | None, ids: Sequence[int]) -> bytes:
+    logprobs = None if tokens is None else {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens)}
+    choice = {"index": 0, "text": text, "logprobs": logprobs, "token_ids": ids}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+def test_tokens_of_a_text_that_a_server_still_holds_are_left_out(has_texts: bool) -> None:
+    """As before a stop sequence: the text of a token comes in a later event, which alone is redacted."""
+    texts = (("", "se"), ("my se", "cret"), ("cret", " no"))
+    out = through([completion_event(text, [own] if has_texts else None, [4_711]) for text, own in texts], "secret")
+    assert b"4711" not in out and b'"cret"' not in out and b'"se"' not in out
+    assert b"my #" in out.replace(b'"', b"")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"text": " yes no", "logprobs": {"tokens": ["yes", "no"]}, "token_ids": [1, 2]},
+        {"delta": {"role": "assistant", "content": "yes"}, "logprobs": {"content": [{"token": "yes"}]}},
+        {"delta": {"content": "yes"}, "logprobs": None},
+        {"delta": "yes", "logprobs": [{"token": "yes", "top_logprobs": []}]},
+    ],
+)
+def test_tokens_of_the_text_beside_them_stay(choice: dict[str, object]) -> None:
+    raw = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+    assert through([raw], "secret") == raw

@@ -231,27 +231,31 @@ async def test_one_address_leaves_connections_for_others(client, tmp_path, monke
     running, context = asyncio.create_task(api.run()), ssl.create_default_context(cafile=certificate_file)
 
     async def opened(address):
-        """A connection, and what the other end sends without a request within a moment."""
-        reader, writer = await asyncio.open_connection("localhost", port, ssl=context, local_addr=(address, 0))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                return writer, await reader.readline()
-        return writer, b""
+        return await asyncio.open_connection("localhost", port, ssl=context, local_addr=(address, 0))
+
+    async def answered(reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return await reader.readline()
 
     async def is_served():
         with contextlib.suppress(OSError):
-            (await opened("127.0.0.3"))[0].transport.abort()
+            (await opened("127.0.0.4"))[1].close()
             return True
         return False
 
+    refusal = b"HTTP/1.1 503 Service Unavailable\r\n"
     try:
         await until_async(is_served, "it is served")
-        connections = await asyncio.gather(*(opened("127.0.0.2") for _ in range(9)))
-        assert sorted(line for _, line in connections) == [b""] * 6 + [b"HTTP/1.1 503 Service Unavailable\r\n"] * 3
-        writer, line = await opened("127.0.0.3")
-        assert line == b"", "the rest is for other addresses"
-        for open_writer in (writer, *(writer for writer, _ in connections)):
-            open_writer.transport.abort()
+        streams = await asyncio.gather(*(opened("127.0.0.2") for _ in range(9)))
+        # A connection with a place has nothing to read before its first request.
+        await until_async(lambda: sum(bool(reader._buffer) for reader, _ in streams) >= 3, "three are refused")
+        refused = [stream for stream in streams if stream[0]._buffer]
+        assert [await reader.readline() for reader, _ in refused] == [refusal] * 3
+        others = [*(stream for stream in streams if stream not in refused), await opened("127.0.0.3")]
+        async with asyncio.timeout(60):
+            assert refusal not in [await answered(*stream) for stream in others], "the rest is for other addresses"
+        for _, writer in (*streams, *others):
+            writer.close()
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
