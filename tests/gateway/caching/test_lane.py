@@ -375,3 +375,35 @@ async def test_a_hit_has_its_line_in_the_access_log(tmp_path: Any) -> None:
     python, both = ([{k: v for k, v in one.items() if k not in chance} for one in made] for made in lines)
     assert python[-1] == both[-1]
     assert (both[-1]["cache"], both[-1].get("upstream", "")) == ("hit", "")
+
+
+async def test_a_response_that_replaces_another_one_before_its_hit_is_counted_again_is_no_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slipway_gateway.fast_lane.lane.RECOUNT_ONE_IN", 1)
+    model = Model()
+    async with lanes(model) as (_, gate, _):
+        lane, waiting = gate.edge.lane, list[Any]()
+        assert lane is not None
+        monkeypatch.setattr(lane, "recount", waiting.append)
+        for _ in range(3):
+            await ask(gate)
+        await until_async(lambda: len(waiting) == 1)
+        model.name = "another"
+        await ask(gate, Cache_Control="no-cache")
+        answer = await ask(gate)  # Python's, which puts another copy into the lane
+        assert (answer.cache, answer.text[:7], gate.caches.copies and len(gate.caches.copies)) == ("hit", "another", 1)
+        lane.recounter.look(waiting[0])
+        assert lane.recounter.differing("default/chat") == ()
+        assert lane.is_open
+
+
+async def test_embeddings_of_more_tokens_than_a_server_can_compute_are_relayed() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
+        return web.json_response({"object": "list", "data": data, "usage": {"prompt_tokens": 1 << 63}})
+
+    async with lanes(answer) as (python, both, _):
+        for gate in (python, both):
+            answers = [await ask(gate, {"model": "chat", "input": "a"}, "/v1/embeddings") for _ in range(3)]
+            assert [one.status for one in answers] == [200] * 3
