@@ -112,9 +112,7 @@ class LaneCopies:
         if gone is None:
             self._account.shrink(size_bytes)
             return
-        self._copies[digest] = _Copy(
-            tuple(keys), size_bytes, request.scope, request.route, request.uid, self._clock()
-        )
+        self._copies[digest] = _Copy(tuple(keys), size_bytes, request.scope, request.route, request.uid, self._clock())
         for key in keys:
             self._by_key.setdefault(key, set()).add(digest)
         for other in gone:
