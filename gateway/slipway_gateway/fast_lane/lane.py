@@ -127,21 +127,14 @@ class FastLane:
         self.native: _native.Lane = NATIVE.Lane(
             paths=sorted(self.paths),
             max_body_bytes=self._max_body_bytes,
+            **_of_settings(settings),
             max_head_bytes=MAX_HEAD_BYTES,
             max_response_bytes=MAX_RESPONSE_BYTES,
-            sticky_by=settings.sticky_by,
-            tenant_by=settings.tenant_by,
-            tenant_salt=settings.tenant_salt.get_secret_value(),
-            shares_by_key="key" in settings.share_by,
-            priority_limit=settings.priority_limit,
-            connect_timeout_s=settings.connect_timeout_s,
-            stall_timeout_s=settings.stall_timeout_s,
             patience_s=PATIENCE_S,
             server=SERVER_SOFTWARE,
             seconds_bounds=TIME_BUCKETS,
             ttft_bounds=TTFT_BUCKETS,
             logs=logs,
-            log_below=round(settings.access_log_sample * 16**8),
             recount_one_in=RECOUNT_ONE_IN,
             max_recounts=MAX_RECOUNTS,
             trace_below=None if trace_share is None else round(trace_share * 16**8),
@@ -150,7 +143,6 @@ class FastLane:
             quotas=quotas,
             spending=spending,
             max_bytes=budget_bytes // MEMORY_PART,
-            percentage=settings.max_client_percentage,
             now_s=clock(),
         )
         self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
@@ -306,6 +298,21 @@ class FastLane:
     def answered(self, client: str, path: str, body: bytes) -> bool:
         """Whether the lane relayed a whole response to the same bytes of the same client."""
         return path.isascii() and self.native.answered(client, path, body)
+
+
+def _of_settings(settings: GatewaySettings) -> dict[str, Any]:
+    """Fields of the compiled lane that are settings of the gateway."""
+    return {
+        "sticky_by": settings.sticky_by,
+        "tenant_by": settings.tenant_by,
+        "tenant_salt": settings.tenant_salt.get_secret_value(),
+        "shares_by_key": "key" in settings.share_by,
+        "priority_limit": settings.priority_limit,
+        "connect_timeout_s": settings.connect_timeout_s,
+        "stall_timeout_s": settings.stall_timeout_s,
+        "log_below": round(settings.access_log_sample * 16**8),
+        "percentage": settings.max_client_percentage,
+    }
 
 
 def host_of(url: str) -> str:
