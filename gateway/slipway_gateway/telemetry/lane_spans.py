@@ -35,7 +35,7 @@ def record(tracer: Any, entry: "_native.LogEntry") -> None:
     whole = (began_s, entry.ended_s)
     route = _route(entry.path)
     events = (("cache hit", began_s),) if entry.is_hit else ()
-    _send(tracer, f"POST {route}", request, None, SpanKind.SERVER, _attributes(entry, route), whole, events)
+    _send(tracer, f"POST {route}", request, None, SpanKind.SERVER, _attributes(entry, route), whole, events=events)
 
 
 def _attributes(entry: "_native.LogEntry", route: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _context(trace_id: int, span_id: int) -> Any:
 
 def _send(
     tracer: Any, name: str, context: Any, parent: Any, kind: Any, attributes: dict[str, Any],
-    between_s: tuple[float, float], events: Sequence[tuple[str, float]] = (),
+    between_s: tuple[float, float], *, events: Sequence[tuple[str, float]] = (),
 ) -> None:  # fmt: skip
     """`between_s`: Unix time of its begin and of its end. `events`: with theirs."""
     from opentelemetry.sdk.trace import Event, ReadableSpan
