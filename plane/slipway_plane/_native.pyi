@@ -786,6 +786,9 @@ class RecountedHit:
     def chosen(self) -> str: ...
     @property
     def saved(self) -> Saved: ...
+    @property
+    def found_s(self) -> float:
+        """When the lane looked it up, on Python's clock."""
 
 @final
 class Recount:

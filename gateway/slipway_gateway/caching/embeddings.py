@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from ..quotas.usage import Usage
+from ..quotas.usage import MAX_TOKENS, Usage
 from ..wire.json_values import MAX_ITEMS, UNREADABLE
 from .digests import digest_of, written
 from .entry import Entry
@@ -74,7 +74,7 @@ def read_computed(body: bytes, count: int) -> Computed | None:
         by_index = {_INTEGER.decode(item["index"]): item for item in items if "embedding" in item}
     except (*UNREADABLE, KeyError):
         return None
-    if len(items) != count or by_index.keys() != set(range(count)) or usage.prompt_tokens < 0:
+    if len(items) != count or by_index.keys() != set(range(count)) or not 0 <= usage.prompt_tokens <= MAX_TOKENS:
         return None
     return Computed(head, [by_index[place] for place in range(count)], usage.prompt_tokens)
 

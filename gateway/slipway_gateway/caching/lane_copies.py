@@ -25,6 +25,7 @@ MAX_BODY_BYTES = 64 << 10
 PART = 4
 # What a copy takes here and in the lane, beside its bytes, and what each of its keys does.
 COPY_BYTES, KEY_BYTES = 2048, 512
+PLACE_BYTES = 8  # where the id of a response begins in its body
 MAX_COPIES = 65_536  # as in the lane
 MAX_KEYS = 64  # of the entries that a copy is made of: embeddings of a request with several inputs
 _ZEROS = "0" * 32
@@ -57,6 +58,7 @@ class _Copy(NamedTuple):
     scope: str
     route: str
     uid: str
+    put_s: float
 
 
 class LaneCopies:
@@ -73,6 +75,7 @@ class LaneCopies:
     ) -> None:
         """`clock`: of `store` and of the lane. `serves`: whether the lane may serve a path with a body of this size."""
         self._lane, self._store, self._clock, self._serves = lane, store, clock, serves
+        self._budget = budget
         self._index = KeptKeys(limit_bytes)
         self._copies: dict[bytes, _Copy] = {}
         self._by_key: dict[bytes, set[bytes]] = {}
@@ -100,31 +103,35 @@ class LaneCopies:
             return
         while len(self._copies) >= MAX_COPIES and (oldest := self._index.drop_oldest()) is not None:
             self._forget(oldest)
-        size_bytes = COPY_BYTES + KEY_BYTES * len(keys) + entry.size_bytes
-        if self._account.grow(size_bytes):
+        own_id = own_id_places(entry.body)
+        size_bytes = COPY_BYTES + KEY_BYTES * len(keys) + PLACE_BYTES * len(own_id[1]) + entry.size_bytes
+        # A copy saves time alone: no entry leaves for it, and no client that does not read.
+        if self._budget.used_bytes + size_bytes > self._budget.limit_bytes or self._account.grow(size_bytes):
             return
         gone = self._index.put(digest, Kept(owner, size_bytes, min(expires)))
         if gone is None:
             self._account.shrink(size_bytes)
             return
-        self._copies[digest] = _Copy(tuple(keys), size_bytes, request.scope, request.route, request.uid)
+        self._copies[digest] = _Copy(tuple(keys), size_bytes, request.scope, request.route, request.uid, self._clock())
         for key in keys:
             self._by_key.setdefault(key, set()).add(digest)
         for other in gone:
             self._forget(other)
         # Room for its own bytes may have been made by what it is made of, or by it.
         if digest in self._copies and all(self._store.look(key) is not None for key in keys):
-            self._put(digest, entry, min(expires), size_bytes)
+            self._put(digest, entry, own_id, min(expires), size_bytes)
         elif digest in self._copies:
             self._drop(digest)
 
-    def _put(self, digest: bytes, entry: Entry, expires_s: float, size_bytes: int) -> None:
+    def _put(
+        self, digest: bytes, entry: Entry, own_id: tuple[int, list[int]], expires_s: float, size_bytes: int
+    ) -> None:
         has_room = self._lane.put_copy(
             digest,
             revision=entry.revision,
             headers=list(entry.headers),
             body=entry.body,
-            own_id=own_id_places(entry.body),
+            own_id=own_id,
             usage=msgspec.structs.astuple(entry.usage) if entry.usage is not None else None,
             stored_s=entry.stored_s,
             expires_s=expires_s,
@@ -147,8 +154,8 @@ class LaneCopies:
         """
         assert one.hit is not None
         copy = self._copies.get(one.hit.digest)
-        if copy is None:
-            return False  # it has left since then
+        if copy is None or copy.put_s > one.hit.found_s:
+            return False  # it has left since then, and there may be one of another response
         if (copy.route, copy.scope) not in ((one.route, SHARED), (one.route, scope_of(tenant, is_shared=False))):
             return True
         found = canonical(path, headers, one.sent)

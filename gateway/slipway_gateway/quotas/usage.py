@@ -49,7 +49,7 @@ _RESPONSE = msgspec.json.Decoder(_Response)
 _EVENT = msgspec.json.Decoder(_Event)
 _OBJECT = msgspec.json.Decoder(_Usage)
 # A larger number is read as this one. `bounds` has what a request can cause, which is less.
-_MAX_TOKENS = 1 << 40
+MAX_TOKENS = 1 << 40
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -134,7 +134,7 @@ def _count(*values: Any) -> int | None:
     """The first one that is a number of tokens; None without one."""
     for value in values:
         if type(value) in (int, float) and value >= 0:  # True is no number of tokens
-            return int(min(value, _MAX_TOKENS))
+            return int(min(value, MAX_TOKENS))
     return None
 
 

@@ -649,6 +649,7 @@ pub struct RecountedHit {
     revision: String,
     chosen: String,
     saved: SavedTuple,
+    found_s: f64,
 }
 
 impl From<access_log::Hit> for RecountedHit {
@@ -658,6 +659,7 @@ impl From<access_log::Hit> for RecountedHit {
             revision: one.revision,
             chosen: one.chosen,
             saved: saved(one.saved),
+            found_s: one.found_s,
         }
     }
 }

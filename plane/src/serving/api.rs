@@ -99,11 +99,13 @@ pub(super) struct Running<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum AnsweredBy<'a> {
     Endpoint(&'a Endpoint),
-    /// A kept response, by its digest. `chosen`: the revision that the request would have gone to.
+    /// A kept response, by its digest. `chosen`: the revision that the request would have gone to. `found_s`: on Python's
+    /// clock.
     Copy {
         kept: &'a KeptResponse,
         digest: &'a Digest,
         chosen: &'a str,
+        found_s: f64,
     },
 }
 
@@ -650,11 +652,12 @@ impl Connection {
             }),
             hit: match running.answered_by {
                 AnsweredBy::Endpoint(_) => None,
-                AnsweredBy::Copy { kept, digest, chosen } => Some(Hit {
+                AnsweredBy::Copy { kept, digest, chosen, found_s } => Some(Hit {
                     digest: digest.to_vec(),
                     revision: kept.revision.clone(),
                     chosen: chosen.to_owned(),
                     saved: saved_by(kept, bill),
+                    found_s,
                 }),
             },
         };

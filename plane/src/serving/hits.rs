@@ -23,11 +23,13 @@ const NONE: &str = "cache";
 const HEAD_BYTES: usize = 1024;
 
 /// A copy for a request. `chosen`: the revision that the request would have gone to. `revision`: of the response.
+/// `found_s`: on Python's clock.
 pub(crate) struct Found {
     pub kept: Arc<KeptResponse>,
     pub digest: Digest,
     pub chosen: Arc<Revision>,
     pub revision: Arc<Revision>,
+    pub found_s: f64,
 }
 
 /// What a request holds while it gets its copy.
@@ -61,7 +63,8 @@ impl Connection {
             reserved.charge(&found.revision, bill, false); // it costs the same if the client leaves
         }
         let body = answer.message.get(answer.message.len() - found.kept.body.len()..).unwrap_or_default();
-        let answered_by = AnsweredBy::Copy { kept: &found.kept, digest: &found.digest, chosen: &found.chosen.revision };
+        let (kept, digest, chosen, found_s) = (&found.kept, &found.digest, &found.chosen.revision, found.found_s);
+        let answered_by = AnsweredBy::Copy { kept, digest, chosen, found_s };
         let (sent, revision, request_bytes) = (began, &found.revision, framed.body_bytes);
         let running = Running { id, began, sent, outgoing: &outgoing, revision, answered_by, request_bytes };
         let in_flight = held.in_flight;
@@ -170,7 +173,7 @@ pub(crate) fn find_at(
     // It counts for the revision that computed it: where that has gone, Python counts it.
     let mut of_route = route.served.iter().map(|served| &served.revision);
     let revision = of_route.find(|one| one.revision == kept.revision).ok_or(NONE)?.clone();
-    Ok(Found { kept, digest, chosen, revision })
+    Ok(Found { kept, digest, chosen, revision, found_s: now_s })
 }
 
 /// Whether a copy is there still, after limits were awaited. An error says why Python decides.

@@ -76,6 +76,8 @@ pub struct Hit {
     /// The one that the request would have gone to.
     pub chosen: String,
     pub saved: Saved,
+    /// On Python's clock.
+    pub found_s: f64,
 }
 
 /// What a tenant paid for a request.

@@ -12,7 +12,11 @@ import pytest
 from aiohttp import web
 
 from slipway_contracts.route_table import ResponseCache
+from slipway_gateway.caching.entry import Entry
+from slipway_gateway.caching.lane_copies import COPY_BYTES, KEY_BYTES, PLACE_BYTES, CopiedRequest, LaneCopies
+from slipway_gateway.caching.request_key import SHARED
 from slipway_gateway.caching.store import MemoryStore
+from slipway_gateway.limits.budget import STALLED_S, MemoryBudget
 from slipway_gateway.quotas.policy import Budget, Policy
 from slipway_gateway.quotas.prices import Price
 from slipway_gateway.quotas.tenant import Limits
@@ -24,6 +28,7 @@ from tests.gateway.test_fast_lane import connect, counted, fast, post, read_resp
 from tests.gateway.test_fast_lane_tenants import books
 
 from .served import HOUR, Answer, Model, ask, chat, publish
+from .test_interleavings import compiled_lane
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason=WHY_MISSING)
 
@@ -195,7 +200,7 @@ async def test_no_copy_outlives_the_entry_that_it_is_of() -> None:
 
 
 async def served(gate: Gateway, count: int) -> None:
-    """Returns when the lane has counted so many requests: it does when their clients have the last byte already."""
+    """Returns when the lane has counted so many requests."""
     await until_async(lambda: fast(gate) == count)
 
 
@@ -217,11 +222,10 @@ async def test_a_response_that_replaces_another_one_is_the_only_one() -> None:
 
 async def test_a_time_to_live_ends_in_the_lane_too() -> None:
     async with lanes(cache=ResponseCache(1)) as (_, gate, _):
-        for _ in range(3):
-            await ask(gate)
-        await served(gate, 1)
         results = set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
+            while not fast(gate):  # three requests within a second
+                await ask(gate)
             while "miss" not in results:
                 results.add((await ask(gate)).cache)
                 await asyncio.sleep(0.05)
@@ -375,3 +379,60 @@ async def test_a_hit_has_its_line_in_the_access_log(tmp_path: Any) -> None:
     python, both = ([{k: v for k, v in one.items() if k not in chance} for one in made] for made in lines)
     assert python[-1] == both[-1]
     assert (both[-1]["cache"], both[-1].get("upstream", "")) == ("hit", "")
+
+
+async def test_a_response_that_replaces_another_one_before_its_hit_is_counted_again_is_no_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slipway_gateway.fast_lane.lane.RECOUNT_ONE_IN", 1)
+    model = Model()
+    async with lanes(model) as (_, gate, _):
+        lane, waiting = gate.edge.lane, list[Any]()
+        assert lane is not None
+        monkeypatch.setattr(lane, "recount", waiting.append)
+        for _ in range(3):
+            await ask(gate)
+        await until_async(lambda: len(waiting) == 1)
+        model.name = "another"
+        await ask(gate, Cache_Control="no-cache")
+        answer = await ask(gate)  # Python's, which puts another copy into the lane
+        assert (answer.cache, answer.text[:7], gate.caches.copies and len(gate.caches.copies)) == ("hit", "another", 1)
+        lane.recounter.look(waiting[0])
+        assert lane.recounter.differing("default/chat") == ()
+        assert lane.is_open
+
+
+async def test_embeddings_of_more_tokens_than_a_server_can_compute_are_relayed() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
+        return web.json_response({"object": "list", "data": data, "usage": {"prompt_tokens": 1 << 63}})
+
+    async with lanes(answer) as (python, both, _):
+        for gate in (python, both):
+            answers = [await ask(gate, {"model": "chat", "input": "a"}, "/v1/embeddings") for _ in range(3)]
+            assert [one.status for one in answers] == [200] * 3
+
+
+def to_copy(body: bytes) -> CopiedRequest:
+    return CopiedRequest(SHARED, "default/chat", "u", "/v1/chat/completions", {}, body, "r1")
+
+
+async def test_a_copy_counts_each_place_of_its_id_and_makes_no_entry_and_no_client_leave() -> None:
+    now_s, evicted = 0.0, list[bool]()
+    budget = MemoryBudget(200_000, 200_000, lambda: now_s)
+    store = MemoryStore(100_000, budget, lambda: now_s)
+    copies = LaneCopies(compiled_lane().native, store, 100_000, budget, lambda: now_s)
+    body = b'{"id":"abcdefgh","ids":[%b]}' % b",".join([b'"abcdefgh"'] * 2000)
+    entry = Entry(0.0, "r1", (("Content-Type", "application/json"),), body)
+    await store.put({b"k": entry}, "", 3600)
+    copies.offer(to_copy(b"1"), [b"k"], "", entry)
+    assert copies.size_bytes == COPY_BYTES + KEY_BYTES + 2001 * PLACE_BYTES + entry.size_bytes
+    stalled = budget.open("c")
+    assert not stalled.grow(budget.limit_bytes - budget.used_bytes - copies.size_bytes + 1)
+    stalled.waits(lambda: evicted.append(True))
+    now_s = 2 * STALLED_S
+    copies.offer(to_copy(b"2"), [b"k"], "", entry)
+    assert (len(copies), len(store), evicted) == (1, 1, [])
+    stalled.shrink(1)
+    copies.offer(to_copy(b"2"), [b"k"], "", entry)
+    assert len(copies) == 2
