@@ -1,4 +1,4 @@
-"""The recount of every request: 20,000 of them in each run, and that it would find a number that is wrong."""
+"""The recount of every request: 5,000 of them in each run, and that it would find a number that is wrong."""
 
 import argparse
 import copy
@@ -16,14 +16,14 @@ from .recount.compare import differences, totals
 from .recount.mix import PAID, samples
 from .recount.server import RESPONSES
 
-REQUESTS = 20_000
+REQUESTS = 5_000
 KEYS = [("limited", "key-1"), ("free", "key-2")]
 
 
 @pytest.mark.integration
 @needs_plane
 @pytest.mark.timeout(600)  # seconds, unless other work has the machine
-async def test_of_twenty_thousand_requests_each_is_counted_once_and_again() -> None:
+async def test_of_five_thousand_requests_each_is_counted_once_and_again() -> None:
     options = argparse.Namespace(
         requests=REQUESTS, part=REQUESTS // 2, clients=2, connections=16, seed="test", quiet=True
     )

@@ -156,3 +156,4 @@ def test_unloading_waits_for_a_stream_and_a_crash_loses_no_adapter(server: Serve
     assert cards(server)["one"]["loaded"] is False
     assert complete(server, "one")[1]["choices"] == text
     assert cards(server)["one"]["loaded"] is True
+    assert unload(server, "one")[0] == 200
