@@ -208,8 +208,8 @@ soak: setup ## random, broken and abandoned requests against the model server: n
 fuzz: setup ## hostile requests against a live engine, directly and through a gateway (MINUTES=10)
 	$(PY) -m bench.fuzz $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
 
-recount: setup ## each request of the gateway's fast lane is counted again, and clients, servers and counters are compared (two hours on two cores, at some 150 a second; REQUESTS=10000000)
-	$(PY) -m tests.plane.recount --requests $(or $(REQUESTS),1000000) $(if $(SEED),--seed $(SEED))
+recount: setup ## each request of the gateway's fast lane is counted again, and clients, servers and counters are compared (an hour on two cores; REQUESTS=1000000: six minutes)
+	$(PY) -m tests.plane.recount --requests $(or $(REQUESTS),10000000) $(if $(SEED),--seed $(SEED))
 
 bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (two to three hours; an hour with ARGS="--bars-only --no-open"; QUICK=1: five minutes)
 	UV=$(UV) $(PY) -m bench.engine $(ARGS)

@@ -136,6 +136,37 @@ async def test_a_response_in_pieces_is_the_same(response: bytes, body: bytes) ->
         assert await bodies(sender, server.url) == [body] * 2
 
 
+async def test_a_request_that_is_cancelled_when_its_response_has_come_leaves_its_connection_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that leaves ends no other client's request."""
+    receive, taken = connection.EndpointConnection.data_received, []
+
+    async with serving(lambda peer: peer.answer(OK)) as (server, sender):
+
+        def cancel_behind_another() -> None:
+            # It takes the connection at once, before the first one runs again.
+            with contextlib.suppress(StopIteration):
+                sender.pool.take(sender.pool.origin(server.url, sender.session)).send(None)
+                raise AssertionError("there is no idle connection")
+            taken.extend(sender.pool._open)
+            first.cancel()
+
+        def received(made: connection.EndpointConnection, data: bytes) -> None:
+            asyncio.get_running_loop().call_soon(cancel_behind_another)
+            receive(made, data)
+
+        monkeypatch.setattr(connection.EndpointConnection, "data_received", received)
+        first = asyncio.create_task(sender.post(server.url, "/", CIMultiDict(), b"{}"))
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        monkeypatch.undo()
+        (made,) = taken
+        assert made.is_open
+        message, _ = await asyncio.wait_for(made.send(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"), 10)
+        assert message.code == 200 and server.made == 1
+
+
 LAST = {
     "announced": (HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nok", b"ok"),
     "http 1.0": (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),

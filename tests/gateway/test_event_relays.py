@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from random import Random
@@ -133,6 +134,43 @@ async def test_a_stream_is_the_same_and_counts_the_same(name: str, monkeypatch: 
         assert ends(plane) == {"end": 2}
         assert ends(python) == {}
         assert set(values(plane, "recounts_total")) <= {"same"}
+
+
+async def test_events_behind_a_long_one_wait_until_a_slow_client_has_all_of_it() -> None:
+    """Python sends the long ones, and the data plane those between them, to the same socket: in order."""
+    numbered = [event(f"{number} " + "x" * (30_000 if number % 6 else 200_000)) for number in range(60)]
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return await stream_of(request, (*FIRST, *numbered, *LAST), marks=False)
+
+    async with gates(handler) as (_, plane, _):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", int(plane.url.rsplit(":", 1)[1])))
+        reader, writer = await asyncio.open_connection(sock=client, limit=4096)
+        body = json.dumps(BODY).encode()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        received = bytearray()
+        async with asyncio.timeout(60):
+            while piece := await reader.read(32 << 10):
+                received += piece
+                await asyncio.sleep(0.003)
+        await harness.drop(writer)
+        _, _, chunks = bytes(received).partition(b"\r\n\r\n")
+        assert normal(unchunked(chunks)) == b"".join((*FIRST, *numbered, *LAST))
+        assert values(plane, "event_relays_total") == {"end": 1}
+
+
+def unchunked(chunks: bytes) -> bytes:
+    """The data of a body in chunks."""
+    data, at = [], 0
+    while size := int(chunks[at : (line := chunks.index(b"\r\n", at))], 16):
+        data.append(chunks[line + 2 : line + 2 + size])
+        at = line + 4 + size
+        assert chunks[at - 2 : at] == b"\r\n"
+    return b"".join(data)
 
 
 TAME = (*FIRST, *LAST, USAGE, marked(7), marked(123456), b": ping\n\n", b":\n")

@@ -38,7 +38,7 @@ def labels(model: str, code: str, revision: str = "r1", outcome: str = "ok") -> 
 def numbers() -> tuple[dict[str, Any], list[dict[str, int]], dict[str, Any]]:
     """What clients, servers and a gateway have when all is well."""
     clients = Totals(
-        sent=Counter({PAID: 4}),
+        sent=Counter({f"{PAID}.ok": 3, f"{PAID}.404": 1}),
         received=Counter({f"{PAID}|r1|200": 3, f"{PAID}||404": 1}),
         tokens={"free|paid": [3, 21, 15]},
     )

@@ -307,6 +307,8 @@ class Relay:
                     found = recount.differences(passed, state, why)
                     self._context.events.recounted(self._call.whose, found, self._record.id)
                 await self._look(why, passed.data)
+                if why in GOES_ON:
+                    await self._all_sent()
         finally:
             state.relayed_by(None)
             if (cut := lent.end("" if why in GOES_ON else why, number)) is not None:
@@ -326,6 +328,21 @@ class Relay:
         transport = self._request.transport
         if passed.unsent and transport is not None and not transport.is_closing():
             transport.write(passed.unsent)  # the client has the beginning of this chunk
+
+    async def _all_sent(self) -> None:
+        """Waits until the client's socket has all that was written: the data plane writes to it by itself.
+
+        Raises ConnectionError, _StalledClient: the client is gone.
+        """
+        transport = self._request.transport
+        if transport is None or not transport.get_write_buffer_size():
+            return
+        low, high = transport.get_write_buffer_limits()
+        transport.set_write_buffer_limits(0)  # a drain is over when nothing is left
+        try:
+            await self._send(self._request.writer.drain())
+        finally:
+            transport.set_write_buffer_limits(high, low)
 
     async def _look(self, why: str, data: bytes) -> None:
         """Does what a pause is for. `data`: of it."""

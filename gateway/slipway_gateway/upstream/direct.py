@@ -123,12 +123,15 @@ class DirectSender:
             raise aiohttp.ServerDisconnectedError from refused
 
     async def _send(self, connection: EndpointConnection, origin: Origin, method: str, whole: bytes) -> DirectResponse:
+        awaited = connection.send(whole) if whole else connection.awaited()
         try:
-            message, content = await (connection.send(whole) if whole else connection.awaited())
+            message, content = await awaited
         except HttpProcessingError as error:
             about = RequestInfo(origin.request.url, method, origin.request.request_info.headers)
             raise aiohttp.ClientResponseError(about, (), status=error.code, message=error.message) from error
         except BaseException:
-            connection.close()
+            # The response may have come before this was cancelled: then the connection may serve another request.
+            if not awaited.done() or awaited.cancelled() or awaited.exception() or not awaited.result()[1].is_eof():
+                connection.close()
             raise
         return DirectResponse(message.code, message.headers, content, connection)

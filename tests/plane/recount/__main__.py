@@ -38,6 +38,7 @@ class Part:
     problems: list[str] = field(default_factory=list)
     received: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    evidence: Json = field(default_factory=dict)  # all numbers, where some differ
 
 
 class Child:
@@ -118,6 +119,8 @@ async def run_part(
         time.monotonic() - began_s,
         differences(received, got, counted),
     )
+    if part.problems:
+        part.evidence = {"clients": received, "servers": got, "gateway": counted}
     for key, count in received["received"].items():
         part.received[key.rpartition("|")[2]] += count
     for labels, value in counted["metrics"].get("handovers_total", ()):
@@ -187,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     held = bars(parts, options.requests)
     rows = [
         {"requests": part.requests, "fast": part.fast, "seconds": round(part.seconds, 1), "problems": part.problems}
-        | {"statuses": part.received, "handovers": part.reasons}
+        | {"statuses": part.received, "handovers": part.reasons, "evidence": part.evidence}
         for part in parts
     ]
     rate = sum(part.requests for part in parts) / seconds

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from random import Random
 
-from .mix import STRAYS, STRICT, Sample, samples
+from .mix import BROKEN, STRAYS, STRICT, Sample, samples
 
 POOL = 3000  # requests that are made at once, and sent in another order than that
 USES = 8  # of each pool
@@ -25,7 +25,8 @@ SILENCE_S = 120.0  # after which a response will not come
 
 @dataclass
 class Totals:
-    """What clients of one process saw. Keys of `received` are MODEL|REVISION|STATUS, of `tokens` PAYER|MODEL.
+    """What clients of one process saw. Keys of `sent` are MODEL.KIND, of `received` MODEL|REVISION|STATUS, of `tokens`
+    PAYER|MODEL.
 
     `cut`: responses that ended in the middle, by model. `lost`: requests whose connection ended without a byte of a
     response, by model, and when (`lost_s`). `left`: requests whose clients left, by model.
@@ -76,7 +77,7 @@ class Client(asyncio.Protocol):
         if sample is None or transport.is_closing():
             transport.close()
             return
-        self._totals.sent[sample.model] += sample.responses
+        self._totals.sent[f"{sample.model}.{sample.kind}"] += sample.responses
         self._waiting.extend([sample] * sample.responses)
         transport.write(sample.parts[0])
         for number, part in enumerate(sample.parts[1:], 1):
@@ -165,10 +166,13 @@ def endless(random: Random, keys: Sequence[tuple[str, str]]) -> Iterator[Sample]
 
 
 def limited(source: Iterator[Sample], requests: int) -> Iterator[Sample]:
-    """So many requests of a source."""
+    """So many requests of a source. The last tenth is without those to broken servers, some of which wait for long."""
+    tenth = requests // 10
     for sample in source:
         if requests <= 0:
             return
+        if sample.model == BROKEN and requests < tenth:
+            continue
         requests -= sample.responses
         yield sample
 

@@ -8,6 +8,7 @@ from .mix import LEAVES, MODELS, PAID, STRICT, UNKNOWN
 
 Json = Mapping[str, Any]
 _LEFT = "499"  # the status of a request whose client left
+_REFUSED = "429"  # of one that is beyond the limits of its tenant
 
 
 def totals(clients: Sequence[Json]) -> dict[str, Any]:
@@ -28,7 +29,13 @@ def differences(seen: Json, servers: Sequence[Json], gateway: Json) -> list[str]
 
     `seen`: Totals of all clients. `servers`: by port, how many requests of each want. `gateway`: its report.
     """
-    return [*_ends(seen, gateway), *_requests(seen, gateway), *_attempts(servers, gateway), *_ledger(seen, gateway)]
+    return [
+        *_ends(seen, gateway),
+        *_requests(seen, gateway),
+        *_sends(seen, servers),
+        *_attempts(servers, gateway),
+        *_ledger(seen, gateway),
+    ]
 
 
 def _ends(seen: Json, gateway: Json) -> Iterator[str]:
@@ -92,6 +99,15 @@ def _of_those_who_leave(seen: Json, counted: Mapping[str, int], received: Mappin
         model, _, code = key.split("|")
         if code == _LEFT and model not in (LEAVES, UNKNOWN) and count > seen["cut"][model] + seen["lost"][model]:
             yield f"{key}: {count} clients left, though none does"
+
+
+def _sends(seen: Json, servers: Sequence[Json]) -> Iterator[str]:
+    """No request is sent twice to servers that do not fail, and none is lost on its way."""
+    refused = sum(count for key, count in seen["received"].items() if key.rpartition("|")[2] == _REFUSED)
+    for want, sent in seen["sent"].items():
+        got = sum(port.get(want, 0) for port in servers)
+        if want.partition(".")[0] in STRICT and not sent - refused - len(seen["lost_s"]) <= got <= sent:
+            yield f"{want}: clients sent {sent} requests, servers got {got}"
 
 
 def _attempts(servers: Sequence[Json], gateway: Json) -> Iterator[str]:

@@ -135,6 +135,7 @@ async def main(config: dict[str, Any]) -> None:
         "max_connections_per_address": 4096,
         "max_client_percentage": 100,
         "ledger_url": config["ledger"],
+        "resume_timeout_s": 1.0,  # also how long a request waits of which an engine may have died
         "auth_mode": "required" if config["keys"] else "off",
     }
     listed = [replace(tenants.tenant(name, key), policy=_POLICIES[name]) for name, key in config["keys"]]

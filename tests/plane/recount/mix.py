@@ -57,10 +57,11 @@ _SERVED: dict[str, tuple[int, str]] = {
     "in-parts": (60, PLAIN),
     "chunked-request": (40, PLAIN),
     "closing": (60, PLAIN),
-    "reset": (40, BROKEN),
-    "half": (40, BROKEN),
     "503": (40, BROKEN),
-    "broken-stream": (40, BROKEN),
+    # Gateways take a lost connection for an engine that died of a request, and such a request waits for a trial.
+    "reset": (8, BROKEN),
+    "half": (8, BROKEN),
+    "broken-stream": (8, BROKEN),
     "left": (80, LEAVES),
     "left-at-once": (40, LEAVES),
 }
