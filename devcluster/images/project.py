@@ -205,9 +205,8 @@ def _build_step(engine: Engine, image: ProjectImage, tag: str, base: str, torch:
     if image is SERVER:
         arguments += ["--build-arg", f"TORCH={torch}"]
     note = f"{tag}; downloads the locked dependencies, where their layer is not there yet"
-    if (
-        image is OPERATOR
-    ):  # its compiler is 450 MB, and Debian's mirrors are not everywhere: the library is compiled here
+    # The compiler in an image has 450 MB, and Debian's mirrors are not everywhere: the library is that of the checkout.
+    if image is OPERATOR:
         is_there = has_plane(REPOSITORY)
         arguments += ["--build-arg", f"PLANE={'checkout' if is_there else 'none'}"]
         note += "" if is_there else "; without the gateway's data plane, which `make setup` builds"

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from slipway_contracts.resilience import ExternalTarget
 from slipway_contracts.route_table import Backend
+from slipway_gateway.external import provider_request
 from slipway_gateway.external.hosts import ExternalHosts
 from slipway_gateway.external.keys import MOST_KEYS, KeyUnavailable, ProviderKeys
 from slipway_gateway.external.secret_keys import SecretKeys
@@ -430,3 +431,12 @@ async def test_a_key_comes_from_a_secret_that_a_role_lets_the_gateway_read(
     finally:
         await allowed.close()
         await admin.close()
+
+
+def test_a_provider_gets_no_field_that_this_gateway_adds_for_engines() -> None:
+    """Requests in the form of another API have them, and providers that check their fields refuse them."""
+    body = (
+        b'{"model":"a","prompt":"return_token_ids","return_token_ids":true,"include_stop_str_in_output":true,"top_k":1}'
+    )
+    sent = json.loads(provider_request.body_of(body, "b"))
+    assert sent == {"model": "b", "prompt": "return_token_ids", "top_k": 1}

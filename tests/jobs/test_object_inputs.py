@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from sqlalchemy import Connection
 
+from devcluster.ports import reserve_port
 from slipway_jobs.object_stores.listed import MAX_KEY_BYTES, ObjectName, ObjectStore, StoreList, parse_uri
 from slipway_jobs.object_stores.reading import CODES, ObjectReader, ObjectRefused
 from slipway_jobs.object_stores.signing import Credentials, path_of, signed_headers
@@ -349,6 +350,20 @@ async def test_a_batch_of_an_object_runs_as_one_of_an_upload(s3: S3, keys_file: 
         assert kept == ["s3://inputs/in/bad.jsonl", "s3://inputs/in/7 ä.jsonl"]
         (tmp_path / "stores.json").write_text("{")
         assert await refusal(here, "s3://inputs/in/bad.jsonl") == (503, "object_store_unavailable", param)
+
+
+@pytest.mark.integration
+async def test_a_tenant_without_room_for_a_batch_has_no_object_read_for_it(keys_file: str, tmp_path: Path) -> None:
+    """The store does not answer at all: it is not called."""
+    listed(tmp_path, store(f"http://127.0.0.1:{reserve_port()}"))
+    options: dict[str, Any] = {"object_stores_file": tmp_path / "stores.json", "max_tenant_batches": 1}
+    async with asyncio.timeout(100), world(f"sqlite:///{tmp_path}/jobs.db", keys_file, tmp_path, **options) as here:
+        here.clients["team-a"] = client = here.client.with_options(max_retries=0)
+        here.model.open.clear()
+        file = await client.files.create(file=("in.jsonl", jsonl(chat(0))), purpose="batch")
+        await batch_of(here, file.id)
+        assert (await refusal(here, "s3://inputs/a"))[:2] == (429, "too_many_batches")
+        here.model.open.set()
 
 
 @pytest.mark.integration

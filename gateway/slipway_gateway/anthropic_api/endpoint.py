@@ -1,6 +1,6 @@
 """Runs a request to `/v1/messages` through the same code as any chat completion."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -11,11 +11,8 @@ from slipway_process import json_bounds
 from slipway_process.byte_order_mark import without_mark
 
 from ..forwarding import bodies
-from ..forwarding.stand_ins import ResponseCollector, collected, unframed
-from ..forwarding.translation import JSON, TranslatingWriter, as_posted
-from ..limits.budget import Account
-from ..settings import GatewaySettings
-from ..telemetry.metrics import RequestRecord
+from ..forwarding.stand_ins import ResponseCollector, collected
+from ..forwarding.translation import Run, TranslatedCall, TranslatingWriter
 from ..wire import errors
 from ..wire.errors import MESSAGES, anthropic_error
 from .chat_request import chat_body, tokenize_body
@@ -30,8 +27,6 @@ MAX_THINGS = 8 * MAX_BLOCKS  # lists, objects and texts, of which a block has so
 # What is decoded takes memory for each object in it.
 _BLOCK_BYTES = 512
 
-Run = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ReadBody = Callable[[web.Request, RequestRecord, Account], Awaitable[bytes]]
 R = TypeVar("R", bound=CountTokensRequest)
 
 
@@ -45,21 +40,10 @@ def with_bearer(request: web.Request) -> web.Request:
     return request.clone(headers=headers)
 
 
-class MessagesCall:
+class MessagesCall(TranslatedCall):
     """One request to `/v1/messages`. What is read and collected counts in `account`."""
 
-    def __init__(
-        self,
-        request: web.Request,
-        record: RequestRecord,
-        settings: GatewaySettings,
-        account: Account,
-        read_body: ReadBody,
-    ) -> None:
-        """`read_body`: as all requests of the API have theirs read, within the bounds of bodies that are awaited."""
-        self._request, self._record = request, record
-        self._settings, self._account = settings, account
-        self._read_body = read_body
+    request_id_header = "request-id"  # Anthropic's name of it
 
     async def create(self, run: Run) -> web.StreamResponse:
         """A message. `run` serves the request of a chat. Raises RequestError."""
@@ -97,10 +81,6 @@ class MessagesCall:
         self._account.force(blocks * _BLOCK_BYTES)
         return message_request
 
-    async def _run(self, run: Run, path: str, body: bytes, writer: ResponseCollector) -> web.StreamResponse:
-        writer.account = self._account
-        return await run(as_posted(self._request, path, body, writer))
-
     def _whole(
         self, writer: ResponseCollector, answer: web.StreamResponse, translate: Callable[[bytes], bytes]
     ) -> web.Response:
@@ -112,11 +92,6 @@ class MessagesCall:
             self._record.end("upstream_error", status, "invalid_response")
             body = anthropic_error(status, f"The server's answer is not what its API promises: {error}.")
         return web.Response(body=body, status=status, headers=self._to_client(headers))
-
-    def _to_client(self, headers: "CIMultiDict[str]", kind: str = JSON) -> "CIMultiDict[str]":
-        crossing = unframed(headers, kind)
-        crossing["request-id"] = self._record.request_id  # Anthropic's name of it
-        return crossing
 
 
 def _count_blocks(message_request: CountTokensRequest) -> int:

@@ -16,6 +16,9 @@ PATHS = {
 }
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _LONGEST_KEY = 8 << 10
+# What requests to engines have from this gateway, where a client's own API has more than OpenAI's. Providers that check
+# their fields refuse them.
+_OF_ENGINES = ("return_token_ids", "include_stop_str_in_output")
 
 
 class _Model(msgspec.Struct):
@@ -23,6 +26,7 @@ class _Model(msgspec.Struct):
 
 
 _MODEL = msgspec.json.Decoder(_Model)
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
 # Its members are skipped: a provider may send any number of them.
 _OBJECT = msgspec.json.Decoder(msgspec.defstruct("AnyObject", []))
 
@@ -33,8 +37,12 @@ def url_of(target: ExternalTarget, path: str) -> str:
 
 
 def body_of(body: bytes, model: str) -> bytes:
-    """The body with another model name. `body`: a JSON object with a model."""
-    return members.with_member(body, b"model", msgspec.json.encode(model), bytes(_MODEL.decode(body).model))
+    """The body with another model name, and without what providers refuse. `body`: a JSON object with a model."""
+    named = members.with_member(body, b"model", msgspec.json.encode(model), bytes(_MODEL.decode(body).model))
+    if not any(field.encode() in named for field in _OF_ENGINES):
+        return named
+    fields = _FIELDS.decode(named)
+    return msgspec.json.encode({name: value for name, value in fields.items() if name not in _OF_ENGINES})
 
 
 def headers_of(key: str, *, stream: bool) -> dict[str, str]:

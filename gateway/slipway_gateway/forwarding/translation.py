@@ -1,21 +1,26 @@
 """Runs a request of another API as one in OpenAI's shape, and translates its response while it is written."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, cast
 
 from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from ..limits.budget import Account
+from ..settings import GatewaySettings
+from ..telemetry.metrics import RequestRecord
 from ..wire import sse
 from ..wire.translated_events import TranslatedEvents
 from .relay import UnusableResponse
-from .stand_ins import BodyStandIn, ResponseCollector
+from .stand_ins import BodyStandIn, ResponseCollector, unframed
 
 JSON = "application/json"
 # Headers for the client, of those of the server's response and the type of the body.
 ToClient = Callable[["CIMultiDict[str]", str], "CIMultiDict[str]"]
+Run = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ReadBody = Callable[[web.Request, RequestRecord, Account], Awaitable[bytes]]
 
 
 def as_posted(request: web.Request, path: str, body: bytes, writer: ResponseCollector) -> web.Request:
@@ -63,3 +68,32 @@ class TranslatingWriter(ResponseCollector):
             if events := self._events.end():
                 await self.out.write(events)
             await self.out.write_eof()
+
+
+class TranslatedCall:
+    """One request to another API. What is read and collected counts in `account`."""
+
+    request_id_header: ClassVar[str]  # where this API's clients look for the id of their request
+
+    def __init__(
+        self,
+        request: web.Request,
+        record: RequestRecord,
+        settings: GatewaySettings,
+        account: Account,
+        read_body: ReadBody,
+    ) -> None:
+        """`read_body`: as all requests of the API have theirs read, within the bounds of bodies that are awaited."""
+        self._request, self._record = request, record
+        self._settings, self._account = settings, account
+        self._read_body = read_body
+
+    async def _run(self, run: Run, path: str, body: bytes, writer: ResponseCollector) -> web.StreamResponse:
+        """What `run` returns for the request in OpenAI's shape. Raises RequestError."""
+        writer.account = self._account
+        return await run(as_posted(self._request, path, body, writer))
+
+    def _to_client(self, crossing: "CIMultiDict[str]", kind: str = JSON) -> "CIMultiDict[str]":
+        sent = unframed(crossing, kind)
+        sent[self.request_id_header] = self._record.request_id
+        return sent

@@ -195,10 +195,11 @@ def has_other_tokens(value: Any, depth: int = 0) -> bool:
 def _token_texts(logprobs: Any) -> list[str]:
     """The texts of tokens, in the shapes of completions, of chats and of the Responses API."""
     if isinstance(logprobs, dict):
-        found = [item for name in ("tokens", "content", "refusal") for item in logprobs.get(name) or ()]
+        lists = [logprobs.get(name) for name in ("tokens", "content", "refusal")]
     else:
-        found = logprobs if isinstance(logprobs, list) else []
-    texts = (item.get("token") if isinstance(item, dict) else item for item in found)
+        lists = [logprobs]
+    items = (item for items in lists if isinstance(items, list) for item in items)
+    texts = (item.get("token") if isinstance(item, dict) else item for item in items)
     return [text for text in texts if isinstance(text, str)]
 
 

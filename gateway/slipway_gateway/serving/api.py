@@ -24,7 +24,7 @@ from slipway_process.network.http_server import Handler
 from slipway_process.places import SHARE, Places
 from slipway_process.spans import Exporter
 
-from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
+from ..anthropic_api.endpoint import COUNT, MessagesCall, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..balancing.overload import MODEL, caps_of
@@ -41,6 +41,7 @@ from ..forwarding.json_response import JsonResponse
 from ..forwarding.proxy import Forwarding
 from ..forwarding.recording import recorded
 from ..forwarding.resume_memory import ResumeMemory
+from ..forwarding.translation import Run
 from ..generations.log import GenerationLog
 from ..guards.checks import of_json, of_stage
 from ..identity.authenticate import RequestIdentity

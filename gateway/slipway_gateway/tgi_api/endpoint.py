@@ -4,17 +4,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
-from multidict import CIMultiDict
 
 from slipway_process import json_bounds
 from slipway_process.byte_order_mark import without_mark
 
 from ..forwarding import bodies
-from ..forwarding.stand_ins import collected, unframed
-from ..forwarding.translation import JSON, TranslatingWriter, as_posted
-from ..limits.budget import Account
-from ..settings import GatewaySettings
-from ..telemetry.metrics import RequestRecord
+from ..forwarding.stand_ins import collected
+from ..forwarding.translation import Run, TranslatedCall, TranslatingWriter
 from ..wire import errors, headers
 from ..wire.errors import tgi_error
 from .completion_request import completion_body, refused
@@ -34,26 +30,13 @@ GENERATE, GENERATE_STREAM, ROOT = "/generate", "/generate_stream", "/"
 MAX_THINGS = 1 << 14
 _MAX_SHOWN = 500  # characters of what is wrong with a body: names and values of the client's are in it
 
-Run = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ReadBody = Callable[[web.Request, RequestRecord, Account], Awaitable[bytes]]
 OnlyModel = Callable[[], Awaitable[str]]
 
 
-class GenerateCall:
+class GenerateCall(TranslatedCall):
     """One request to an endpoint of TGI's. What is read and collected counts in `account`."""
 
-    def __init__(
-        self,
-        request: web.Request,
-        record: RequestRecord,
-        settings: GatewaySettings,
-        account: Account,
-        read_body: ReadBody,
-    ) -> None:
-        """`read_body`: as all requests of the API have theirs read, within the bounds of bodies that are awaited."""
-        self._request, self._record = request, record
-        self._settings, self._account = settings, account
-        self._read_body = read_body
+    request_id_header = headers.REQUEST_ID
 
     async def generate(self, run: Run, endpoint: str, model: str, only_model: OnlyModel) -> web.StreamResponse:
         """A generation, whole or in events. Raises RequestError.
@@ -72,9 +55,8 @@ class GenerateCall:
         wanted = _wanted(generate_request)
         limit_bytes = min(self._settings.max_body_bytes, MAX_RESPONSE_BYTES)
         writer = TranslatingWriter(limit_bytes, self._request, GenerationEvents(wanted), self._to_client)
-        writer.account = self._account
         try:
-            answer = await run(as_posted(self._request, "/v1/completions", body, writer))
+            answer = await self._run(run, "/v1/completions", body, writer)
         except errors.RequestError as refusal:
             refusal.args = (with_tgi_name(refusal.param, str(refusal)),)
             raise
@@ -109,11 +91,6 @@ class GenerateCall:
             self._record.end("upstream_error", status, "invalid_response")
             body = tgi_error(status, f"The server's answer is not what its API promises: {error}.")
         return web.Response(body=body, status=status, headers=self._to_client(crossing))
-
-    def _to_client(self, crossing: "CIMultiDict[str]", kind: str = JSON) -> "CIMultiDict[str]":
-        sent = unframed(crossing, kind)
-        sent[headers.REQUEST_ID] = self._record.request_id
-        return sent
 
 
 def _wanted(generate_request: GenerateRequest) -> Wanted:

@@ -1,7 +1,8 @@
 """OpenAI's Batches: `/v1/batches`."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,10 +47,18 @@ async def make_batch(
     def create(connection: Connection) -> KeyAnswer:
         return answer(connection, store.create(connection, new))
 
+    with refusing(settings):
+        try:
+            return await database.call(create)
+        except FileGone:
+            raise no_such_file(new.input_file_id) from None
+
+
+@contextlib.contextmanager
+def refusing(settings: JobsSettings) -> Iterator[None]:
+    """Turns a limit of a tenant's batches that is reached into its JobsRefusal."""
     try:
-        return await database.call(create)
-    except FileGone:
-        raise no_such_file(new.input_file_id) from None
+        yield
     except TooManyBatches:
         message = f"This tenant has {settings.max_tenant_batches} batches that have not ended."
         raise JobsRefusal(429, "too_many_batches", message, retry_after_s=30) from None
@@ -119,6 +128,9 @@ class BatchesApi:
         return await self._make(attempt, new)
 
     async def _make_of_object(self, attempt: KeyedAttempt, new: NewBatch) -> KeyAnswer:
+        # Before an object of any size is read for nothing; it is decided when the batch is made.
+        with refusing(self._settings):
+            await self._database.call(self._batches.check_room, new.tenant)
         copied = await self._objects.copy(new.tenant, new.input_file_id)
         try:
             return await self._make(attempt, replace(new, input_file_id=copied.id))

@@ -96,10 +96,7 @@ class BatchStore:
             TooMuchKept: its batches and results are at their limit.
         """
         self._database.lock(connection, new.tenant)
-        self._usage.check(connection, new.tenant)
-        own = select(func.count()).where(batches.c.tenant == new.tenant, batches.c.status.in_(OPEN_BATCHES))
-        if connection.execute(own).scalar_one() >= self._max_tenant_batches:
-            raise TooManyBatches
+        self.check_room(connection, new.tenant)
         # Locked until the batch is there: a purge of the file would leave it a part, which then ran as if it were all.
         alive = (files.c.id == new.input_file_id, files.c.state == READY, files.c.expires_at > self._database.now)
         if connection.execute(select(files.c.id).where(*alive).with_for_update()).first() is None:
@@ -117,6 +114,13 @@ class BatchStore:
         found = dict(connection.execute(made).mappings().one())
         self._usage.add(connection, {new.tenant: BATCH_BYTES + len(new.metadata or "")})
         return found
+
+    def check_room(self, connection: Connection, tenant: str) -> None:
+        """Raises TooManyBatches, TooMuchKept: a batch of this tenant would be refused now."""
+        self._usage.check(connection, tenant)
+        own = select(func.count()).where(batches.c.tenant == tenant, batches.c.status.in_(OPEN_BATCHES))
+        if connection.execute(own).scalar_one() >= self._max_tenant_batches:
+            raise TooManyBatches
 
     def get(self, connection: Connection, tenant: str, batch_id: str, kind: str = BATCH) -> Row | None:
         query = select(batches).where(batches.c.id == batch_id, batches.c.tenant == tenant, batches.c.kind == kind)

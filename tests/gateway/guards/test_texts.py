@@ -98,3 +98,10 @@ def test_a_request_has_the_guards_of_tenant_route_deployment_and_its_fallbacks()
         ("of-model", "ModelDeployment"),
         ("of-small", "ModelDeployment"),
     ]
+
+
+@pytest.mark.parametrize("tokens", [5, {"a": 1}, "ab", [7, None, {"token": 3}], True])
+@pytest.mark.parametrize("name", ["tokens", "content", "refusal"])
+def test_tokens_of_any_shape_are_others(name: str, tokens: object) -> None:
+    """A server is a stranger: what is no list of texts is not the text beside it."""
+    assert texts.has_other_tokens({"choices": [{"text": "ab", "logprobs": {name: tokens}}]})

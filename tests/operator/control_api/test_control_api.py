@@ -261,6 +261,28 @@ async def test_one_address_leaves_connections_for_others(client, tmp_path, monke
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_handshake_that_does_not_end_keeps_no_connection(client, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_HANDSHAKE_S", 0.5)
+    port, (certificate_file, key_file) = reserve_port(), certificate_files(tmp_path)
+    api = server.ControlApi(client, port, str(certificate_file), str(key_file), lambda route, status: None)
+    running = asyncio.create_task(api.run())
+
+    async def silent():
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection("localhost", port)
+        return None
+
+    try:
+        reader, writer = await until_async(silent, "it is served")
+        async with asyncio.timeout(30):  # asyncio's own limit is 60
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.transport.abort()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 def certificate_files(folder):
     """(certificate, its key) of localhost."""
     made = certificate.make("localhost", datetime.now(UTC))
