@@ -106,14 +106,18 @@ class StatementRunner(Component):
             log.warning("verdicts cannot be signed: %s", error)
         while True:
             self._news.clear()
-            for place, item in list(self._pending.items()):
-                if item.due_at <= time.monotonic() and self._may_write() and self._pending.get(place) is item:
-                    await self._write(place, item)
+            await self.sign_due()
             try:
                 async with asyncio.timeout(IDLE_S):
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    async def sign_due(self) -> None:
+        """Sign and write what is due, one after the other."""
+        for place, item in list(self._pending.items()):
+            if item.due_at <= time.monotonic() and self._may_write() and self._pending.get(place) is item:
+                await self._write(place, item)
 
     def _prepared(
         self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, verdict: RevisionVerdict
