@@ -124,7 +124,7 @@ class RegistryRunner(Component):
             return replace(observed, registry=RegistryAnswer(None, problem, registry.TOO_MANY))
         answer = lookup.known.get(reference)
         if answer is None and _kept_uri(deployment.obj) != reference.uri:
-            raise NotYet(UNKNOWN_S)
+            raise NotYet(UNKNOWN_S, f"the operator has not looked up {reference.uri} yet")
         return replace(observed, registry=answer)
 
     def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
