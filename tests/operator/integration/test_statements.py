@@ -10,6 +10,7 @@ from securesystemslib.signer import SSlibKey
 
 from slipway_contracts.verdict_statements import ANNOTATION
 from slipway_operator.kube.resources import CONTROLLER_REVISIONS, EVENTS, MODEL_DEPLOYMENTS
+from slipway_process import dsse
 from testkit.until import until_async
 from tests.cli.conftest import environment, slipway
 
@@ -66,7 +67,7 @@ async def test_a_verdict_is_signed_when_the_key_comes_and_verified_by_others(clu
     await cluster.operator.start()
     text = await until_async(lambda: statement_of(cluster, promoted["stableRevision"]), "it is signed")
     envelope = Envelope.from_dict(json.loads(text))
-    envelope.verify([SSlibKey.from_crypto(KEY.public_key())], 1)
+    envelope.verify([SSlibKey.from_crypto(KEY.public_key(), keyid=dsse.key_id(KEY.public_key()))], 1)
     statement = json.loads(envelope.payload)
     assert statement["subject"][0]["digest"] == {"sha256": "2" * 64}
     assert statement["predicate"]["verdict"] == "promoted"
