@@ -50,7 +50,8 @@ from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue
 from slipway_operator.registry.client import MlflowClient
 from slipway_operator.registry.runner import RegistryRunner
-from slipway_operator.settings import OperatorSettings
+from slipway_operator.settings import OperatorSettings, product_version
+from slipway_operator.statements.runner import StatementRunner
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_operator.tenants.runner import TenantRunner
 
@@ -100,6 +101,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         DownloadReader(pods, wake),
         FallbackTargets(process.cache.get, wake),
         _registry(process),
+        _statements(process),
         _names(process, routes),
         routes,
         _experiments(process),
@@ -277,6 +279,13 @@ def _registry(process: Process) -> RegistryRunner:
         poll_s=settings.mlflow_poll_s,
         writes=settings.mlflow_write_verdicts,
     )
+
+
+def _statements(process: Process) -> StatementRunner | None:
+    key_file = process.settings.verdict_signing_key_file
+    if key_file is None:
+        return None
+    return StatementRunner(process.client, key_file, product_version(), process.queue.add, process.lease.held, _now)
 
 
 def _audit(process: Process) -> AuditRunner | None:

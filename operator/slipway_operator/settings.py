@@ -196,6 +196,11 @@ class OperatorSettings(process.ProcessSettings):
         None,
         description="file with the key that signs calls of hooks, read for each call; without one they are unsigned",
     )
+    verdict_signing_key_file: OptionalFile = Field(
+        None,
+        description="PEM file with the private key, Ed25519 or ECDSA with P-256, that signs the verdicts of rollouts "
+        "as in-toto statements, read for each one; without one they are unsigned",
+    )
     allowed_private_cidrs: Annotated[
         tuple[Network, ...], _of_text(lambda text: parse_networks(split_items(text))), Flag("CIDR,...")
     ] = Field((), description="private address ranges that hooks and analyses may call")

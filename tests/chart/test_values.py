@@ -81,6 +81,8 @@ OTHER: Values = {
     "operator.audit.claimName": "audit",
     "operator.hooks.signingSecret.name": "hooks",
     "operator.hooks.signingSecret.key": "mine",
+    "operator.verdicts.signingSecret.name": "verdicts",
+    "operator.verdicts.signingSecret.key": "mine",
     "operator.outbound.allowedCIDRs": ["10.96.0.0/12"],
     "operator.outbound.allowedHosts": ["*.tools.svc"],
     "operator.metricsApi.enabled": False,
@@ -110,6 +112,7 @@ OTHER: Values = {
     "gateway.autoscaling.behavior.scaleDown.policies": [],
     **{f"gateway.{leaf}": value for leaf, value in _EXPOSED.items()},
     "operator.hooks.existingSecret": "hooks",
+    "operator.verdicts.existingSecret": "verdicts",
     "gateway.ledger.existingSecret": "ledger",
     "gateway.inferenceLog.existingSecret": "inferences",
     "gateway.generationLog.existingSecret": "generations",
@@ -333,6 +336,7 @@ NEEDS: dict[str, Values] = {
     "gateway.tls.clientCASecretName": {"gateway.tls.secretName": "gateway-tls"},
     "gateway.tls.clientAuth": {"gateway.tls.secretName": "gateway-tls", "gateway.tls.clientCASecretName": "clients"},
     "operator.hooks.signingSecret.key": {"operator.hooks.signingSecret.name": "hooks"},
+    "operator.verdicts.signingSecret.key": {"operator.verdicts.signingSecret.name": "verdicts"},
     "gateway.ledger.urlSecret.key": {"gateway.ledger.urlSecret.name": "ledger"},
     **{
         f"gateway.inferenceLog.{leaf}": {"gateway.inferenceLog.urlSecret.name": "inferences"}

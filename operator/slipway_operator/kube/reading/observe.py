@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from slipway_contracts import verdict_statements
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
@@ -290,6 +291,7 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         tls=data.get("tls") is True,
         pull_secrets=tuple(str(name) for name in data.get("pullSecrets") or ()),
         tracking_url=str(data.get("trackingUrl", "")),
+        statement=str(annotations.get(verdict_statements.ANNOTATION) or ""),
     )
 
 

@@ -57,6 +57,7 @@ class Snapshot:
     pull_secrets: tuple[str, ...] = ()  # those of the installation when the revision was made, beside the spec's
     history: History = UNKNOWN  # its attempts and promotions
     tracking_url: str = ""  # tracking server that has the files; empty: they are elsewhere
+    statement: str = ""  # the signed statement about the verdict on it, as its record has it: nothing is verified
 
     @property
     def is_grouped(self) -> bool:
