@@ -559,7 +559,11 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             "the operator serves no metrics",
         ),
         (
-            {"jobs.enabled": True, "jobs.databaseSecret.name": "b", "jobs.autoscaling": {"enabled": True, "targetLines": 0}},
+            {
+                "jobs.enabled": True,
+                "jobs.databaseSecret.name": "b",
+                "jobs.autoscaling": {"enabled": True, "targetLines": 0},
+            },
             "all targets are 0: set targetLines",
         ),
         ({"jobs.enabled": True, "jobs.autoscaling.enabled": True}, "SQLite has one writer: name a Secret"),
