@@ -110,9 +110,11 @@ async def test_a_process_that_leaves_is_unready_at_once_and_serves_until_gateway
         in_flight = await until_async(lambda: here.model.waiting, "a line is at the model")
         assert jobs.process
         jobs.process.send_signal(signal.SIGTERM)
-        await until_async(
-            lambda: status(here, f"{jobs.admin_url}/readyz"), "it is unready", holds=lambda code: code == 503
-        )
+
+        async def is_unready() -> bool:
+            return await status(here, f"{jobs.admin_url}/readyz") == 503
+
+        await until_async(is_unready, "it is unready")
         assert (await here.client.batches.retrieve(made.id)).status == "in_progress"
         late = await create(here.client, jsonl(chat(99)))
         assert here.model.waiting >= in_flight
