@@ -35,6 +35,7 @@ from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.kube.writing.prefetches import Prefetches
 from slipway_operator.kube.writing.run_history import RunHistory
 from slipway_operator.metrics_api import engine_series
+from slipway_operator.metrics_api.release import JobsProcesses, ReleaseLoads
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.server import MetricsApi
@@ -254,7 +255,9 @@ def _metrics_of_pods(process: Process) -> tuple[Component, ...]:
             wake(key)
 
     host = Host(settings.own_namespace, settings.metrics_api_service, settings.metrics_api_owner)
-    api = MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed)
+    jobs = JobsProcesses(process.client, process.session, settings.own_namespace, settings.jobs_service)
+    release = ReleaseLoads(settings.own_namespace, process.gateways, jobs)
+    api = MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed, release)
     return sampler, ScalingRunner(sampler, wake), api
 
 

@@ -252,6 +252,11 @@ class OperatorSettings(process.ProcessSettings):
     metrics_api_owner: Name = Field(
         "", description="ClusterRole that owns the registrations of the metrics API: its deletion deletes them"
     )
+    jobs_service: Name = Field(
+        "",
+        description="headless Service of the admin ports of jobs processes, for slipway_jobs_lines of the metrics API; "
+        "without one there is no such metric",
+    )
     control_api_port: Port = Field(
         0, description="port of the control API, by HTTPS; 0: it is not served; docs/control-api.md describes it"
     )

@@ -106,6 +106,7 @@ OTHER: Values = {
     "gateway.autoscaling.enabled": True,
     "gateway.autoscaling.minReplicas": 3,
     "gateway.autoscaling.maxReplicas": 7,
+    "gateway.autoscaling.targetInFlightRequests": 700,
     "gateway.autoscaling.targetCPUUtilizationPercentage": 50,
     "gateway.autoscaling.targetMemoryUtilizationPercentage": 80,
     "gateway.autoscaling.behavior.scaleDown.stabilizationWindowSeconds": 77,
@@ -240,6 +241,18 @@ OTHER: Values = {
     "jobs.sqlite.maxBytes": 77777777,
     "jobs.maxConcurrency": 7,
     "jobs.slotsPerEndpoint": 7,
+    "jobs.autoscaling.enabled": True,
+    "jobs.autoscaling.minReplicas": 2,
+    "jobs.autoscaling.maxReplicas": 7,
+    "jobs.autoscaling.targetLines": 7,
+    "jobs.autoscaling.targetCPUUtilizationPercentage": 50,
+    "jobs.autoscaling.targetMemoryUtilizationPercentage": 80,
+    "jobs.autoscaling.behavior.scaleUp.stabilizationWindowSeconds": 77,
+    "jobs.autoscaling.behavior.scaleUp.policies": [],
+    "jobs.autoscaling.behavior.scaleDown.stabilizationWindowSeconds": 77,
+    "jobs.autoscaling.behavior.scaleDown.policies": [],
+    "jobs.podDisruptionBudget.enabled": False,
+    "jobs.drainDelaySeconds": 7,
     "jobs.drainTimeoutSeconds": 7,
     "jobs.webhooks.hosts": ["hooks.tools.svc", "*.example.com"],
     "jobs.webhooks.secret.name": "webhooks",
@@ -310,11 +323,23 @@ NEEDS: dict[str, Values] = {
         for leaf in (
             "minReplicas",
             "maxReplicas",
+            "targetInFlightRequests",
             "targetCPUUtilizationPercentage",
             "targetMemoryUtilizationPercentage",
             "behavior.scaleDown.stabilizationWindowSeconds",
             "behavior.scaleDown.policies",
         )
+    },
+    "jobs.autoscaling.enabled": {"jobs.enabled": True, "jobs.databaseSecret.name": "database"},
+    **{
+        leaf: {"jobs.enabled": True, "jobs.databaseSecret.name": "database", "jobs.autoscaling.enabled": True}
+        for leaf in OTHER
+        if leaf.startswith("jobs.autoscaling.") and leaf != "jobs.autoscaling.enabled"
+    },
+    "jobs.podDisruptionBudget.enabled": {
+        "jobs.enabled": True,
+        "jobs.databaseSecret.name": "database",
+        "jobs.replicaCount": 2,
     },
     **exposed_needs("gateway"),
     **exposed_needs("console", **{"console.enabled": True}),
@@ -424,6 +449,7 @@ NEEDS: dict[str, Values] = {
             "sqlite.maxBytes",
             "maxConcurrency",
             "slotsPerEndpoint",
+            "drainDelaySeconds",
             "drainTimeoutSeconds",
             "gatewayCASecretName",
             "webhooks.secret.name",
@@ -526,8 +552,27 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ({"gateway.autoscaling.enabled": True, "gateway.autoscaling.minReplicas": 11}, "is more than"),
         (
             {"gateway.autoscaling.enabled": True, "gateway.autoscaling.targetCPUUtilizationPercentage": 0},
-            "both targets are 0",
+            "all targets are 0: set targetInFlightRequests",
         ),
+        (
+            {
+                "gateway.autoscaling.enabled": True,
+                "gateway.autoscaling.targetInFlightRequests": 100,
+                "rbac.namespaces": ["team-a"],
+            },
+            "the operator serves no metrics",
+        ),
+        (
+            {
+                "jobs.enabled": True,
+                "jobs.databaseSecret.name": "b",
+                "jobs.autoscaling": {"enabled": True, "targetLines": 0},
+            },
+            "all targets are 0: set targetLines",
+        ),
+        ({"jobs.enabled": True, "jobs.autoscaling.enabled": True}, "SQLite has one writer: name a Secret"),
+        ({"jobs.autoscaling.targetLines": -1}, "jobs/autoscaling/targetLines"),
+        ({"jobs.drainDelaySeconds": 301}, "jobs/drainDelaySeconds"),
         ({"gateway.ingress.enabled": True}, "gateway.ingress.hosts is empty: name a host"),
         ({"gateway.ingress.hosts": [{"host": "https://a"}]}, "gateway/ingress/hosts/0/host"),
         ({"gateway.httpRoute.enabled": True}, "gateway.httpRoute.parentRefs is empty: name the Gateway"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -395,9 +396,20 @@ class _Pods:
         if chosen is None:
             raise ValueError(f"{options['prices']}: gpuTypes has no {gpu or 'single type'}: name one with --gpu")
         gpus = max(1, gpus)
-        if (options["memory_gb"] or 0) > chosen.memory_gb * gpus:
+        needed_gb = options["memory_gb"] or gpus * _gigabytes(accelerator.get("memory"))
+        if needed_gb > chosen.memory_gb * gpus:
             raise ValueError(
-                f"memory limits: a pod needs {options['memory_gb']:g} GB, and {gpus} x {chosen.name} have "
+                f"memory limits: a pod needs {needed_gb:g} GB, and {gpus} x {chosen.name} have "
                 f"{chosen.memory_gb * gpus:g} GB"
             )
         return cls(chosen.name, gpus, gpus * chosen.price_per_hour, chosen.available)
+
+
+_BYTES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_AMOUNT = re.compile(r"([0-9]{1,18}(?:[.][0-9]{1,9})?)(|k|M|G|T|Ki|Mi|Gi|Ti)", re.ASCII)
+
+
+def _gigabytes(amount: object) -> float:
+    """Return a quantity of memory as Kubernetes has it; 0 without one, or for one of another form."""
+    found = _AMOUNT.fullmatch(str(amount))
+    return float(found[1]) * _BYTES[found[2]] / 1e9 if found else 0.0

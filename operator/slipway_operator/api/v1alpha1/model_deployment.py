@@ -350,6 +350,19 @@ class RolloutIntents(ApiType):
     "replicas for more of them, or spec.engine.type: vllm",
 )
 @rule(
+    "!has(self.resources) || !has(self.resources.accelerator) || self.resources.accelerator.count <= 1 || "
+    "!has(self.resources.accelerator.resource) || "
+    "!self.resources.accelerator.resource.startsWith('nvidia.com/mig-') || "
+    "!has(self.engine) || !(self.engine.type in ['vllm', 'sglang'])",
+    "spec.resources.accelerator.count must be 1 for MIG devices: a process of vllm or sglang uses one at most; write a "
+    "larger profile",
+)
+@rule(
+    "!has(self.resources) || !has(self.resources.sharedMemory) || !has(self.resources.accelerator) || "
+    "!has(self.resources.accelerator.sharing) || self.resources.accelerator.sharing != 'MPS'",
+    "spec.resources.sharedMemory does not go with accelerator.sharing: MPS, which has its own /dev/shm: remove it",
+)
+@rule(
     "!has(self.batching) || (has(self.model.task) && self.model.task in ['predict', 'classify', 'rerank'])",
     "spec.batching is for spec.model.task: predict, classify and rerank: "
     "remove it; language models have continuous batches",

@@ -40,7 +40,8 @@ from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.facts import weights
 from slipway_operator.planning.facts.revision import revision_hash
 
-RESOURCE_CLAIMS = "resource.k8s.io/v1"
+# With any of these pods have resourceClaims; the later two are of clusters where a feature gate adds them.
+RESOURCE_CLAIMS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1beta1")
 MAX_TROUBLES = 8  # of one revision; a message shows the first
 MAX_FOREIGN = 8  # reported objects with our labels that other controllers own; a message shows some
 
@@ -192,8 +193,12 @@ async def analysis_templates(client: Client, obj: Object, spec: Spec | Invalid) 
 
 async def _serves_claims(client: Client, spec: Spec | Invalid) -> bool:
     """Whether the API server serves ResourceClaims; True without a request when the spec names none."""
-    named = not isinstance(spec, Invalid) and spec.inputs.resources.claim_template
-    return await client.serves(RESOURCE_CLAIMS) if named else True
+    if isinstance(spec, Invalid) or not spec.inputs.resources.has_claim:
+        return True
+    for version in RESOURCE_CLAIMS:
+        if await client.serves(version):
+            return True
+    return False
 
 
 async def _template(client: Client, namespace: str, name: str) -> Template:
