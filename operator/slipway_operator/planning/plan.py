@@ -18,14 +18,14 @@ from slipway_operator.planning.conditions import table
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import groups, needs, references, registry, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.reporting import events, requeue
+from slipway_operator.planning.reporting import events, requeue, standby_pods
 from slipway_operator.planning.reporting.refused import refused
 from slipway_operator.planning.reporting.status import generation_of, status_of
 from slipway_operator.planning.rollout import argo, hook_calls
 from slipway_operator.planning.rollout.table import advance
 from slipway_operator.planning.scaling import sleep
 from slipway_operator.planning.scaling.autoscale import scaling
-from slipway_operator.planning.sizing import prefetching, replacement
+from slipway_operator.planning.sizing import prefetching, replacement, standby
 from slipway_operator.planning.sizing.replicas import desired_replicas
 from slipway_operator.planning.sizing.sizes import sizes_of
 from slipway_operator.planning.sizing.traffic import next_traffic
@@ -55,7 +55,8 @@ def plan(
     sizes = sizes_of(course, at)
     traffic = next_traffic(course, at, sizes, spec.inputs.model.name)
     ended, end = hook_calls.follow_end(before, course, at)
-    decided = Decided(course, sizes, traffic, desired_replicas(course, at, sizes), ended)
+    desired = desired_replicas(course, at, sizes)
+    decided = Decided(course, sizes, traffic, desired, ended, standby.shares(course, at, desired))
     evicted = replacement.evictions(course, at)
     scaler = scaling(owner, at)
 
@@ -70,9 +71,10 @@ def plan(
         create=creations(owner, decided, at, settings),
         annotate=annotations(at),
         autoscaler=scaler.create,
-        scale=scalings(at, decided.desired),
+        gates=standby.gates(at, decided.shares),
+        scale=scalings(at, decided.shares),
         delete=(*deletions(decided, at), *scaler.delete),
-        evict=(*evicted, *weights.evictions(observed)),
+        evict=(*evicted, *standby.evictions(at), *weights.evictions(observed)),
         prefetch=prefetching.jobs(owner, course, at),
         grouped=groups.used(spec, observed),
         min_available=replacement.min_available(course, at, decided.desired.get(course.stable or "", 0)),
@@ -83,6 +85,7 @@ def plan(
             *end,
             *events.movements(decided, at, renewed, evicted),
             *sleep.events(course, at),
+            *standby_pods.events(decided),
             *table.events(status.conditions, renewed.conditions),
             *events.restored(observed),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
