@@ -1,4 +1,4 @@
-"""Standby pods: they wait with a loaded model, serve when there are more replicas, and wait again when there are fewer."""
+"""Standby pods: they wait with a loaded model, serve when there are more replicas, and wait again when fewer."""
 
 from dataclasses import replace
 
