@@ -133,7 +133,8 @@ class WatchedWorld(World):
             self._assert_may_sleep()
             return
         if revision in live and replicas > 0:
-            assert replicas >= replicas_for(weight, self._carriers()), "I1: shrunk below its weight"
+            there = replicas + len(self.serving(revision))
+            assert there >= replicas_for(weight, self._carriers()), "I1: shrunk below its weight"
         elif revision == parsed.stable_revision and self._mode() is Mode.RECREATE:
             assert self.spec["strategy"]["capacity"]["policy"] == "AllowRecreate", "the only pod leaves by leave only"
         elif replicas == 0 and self.spec.get("replicas", 1) > 0 and revision in self.served:

@@ -102,6 +102,23 @@ def test_with_fewer_replicas_standby_pods_wait_again_before_any_other_pod_leaves
     assert "StandbyPodsWaiting" in reasons(world) and served
 
 
+def test_of_fewer_replicas_pods_that_only_start_leave_before_one_that_serves() -> None:
+    world = waiting(1, replicas=2)
+    world.edit(replicas=5)
+    world.reconcile()
+    world.pass_time(pods=False)
+    world.run_until(None)
+    assert counts(world)[:2] == (4, 1)
+    stable = world.pods[world.parsed().stable_revision or ""]
+    stable.ready = 2
+    world.edit(replicas=3)
+    world.reconcile()
+    assert counts(world)[:2] == (2, 1)
+    world.edit(replicas=2)
+    world.reconcile()
+    assert counts(world)[:2] == (2, 0)
+
+
 def test_up_and_down_again_starts_no_pod_of_the_revision_itself() -> None:
     world = waiting(1, replicas=2)
     made = list(world.pods[world.parsed().stable_revision or ""].made)

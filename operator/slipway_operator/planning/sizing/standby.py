@@ -1,7 +1,8 @@
 """How the pods of a revision are shared between its own ReplicaSet and standby pods that serve.
 
-More replicas are standby pods with a loaded model first, and new pods only beyond these. Fewer replicas send such pods
-back first: they keep the model and take no requests. `spec.standbyReplicas` others wait beside them all the time.
+More replicas are standby pods with a loaded model first, and new pods only beyond these. With fewer replicas pods leave
+that are not ready, and then standby pods go back: they keep the model and take no requests. `spec.standbyReplicas`
+others wait beside them all the time.
 """
 
 from collections.abc import Mapping
@@ -62,7 +63,8 @@ def _share(course: Course, at: Situation, revision: str, total: int) -> Share:
     workload, serving = at.workload(revision), _by_use(at, revision)
     present = max(workload.desired if workload else 0, len(serving))
     woken = _loaded(at, revision)[: max(0, total - present)]
-    kept = serving[: max(0, len(serving) - max(0, present - total))]
+    returned = max(0, present - total - _starting(at, revision, present - len(serving)))
+    kept = serving[: max(0, len(serving) - returned)]
     serve, waiting = (*kept, *woken), _waiting(course, at, revision)
     return Share(
         own=total - len(serve),
@@ -72,6 +74,12 @@ def _share(course: Course, at: Situation, revision: str, total: int) -> Share:
         returned=serving[len(kept) :],
         serving=serve,
     )
+
+
+def _starting(at: Situation, revision: str, own: int) -> int:
+    """Pods of the revision's own ReplicaSet that are not ready: of fewer replicas these leave before any that serves."""
+    serving = sum(pod.ready for pod in standby.serving(at.observed, revision))
+    return max(0, own - max(0, at.ready(revision) - serving))
 
 
 def _waiting(course: Course, at: Situation, revision: str) -> int:
