@@ -77,7 +77,7 @@ def _share(course: Course, at: Situation, revision: str, total: int) -> Share:
 
 
 def _starting(at: Situation, revision: str, own: int) -> int:
-    """Pods of the revision's own ReplicaSet that are not ready: of fewer replicas these leave before any that serves."""
+    """Pods of the revision's own ReplicaSet that are not ready: these leave before any that serves."""
     serving = sum(pod.ready for pod in standby.serving(at.observed, revision))
     return max(0, own - max(0, at.ready(revision) - serving))
 
