@@ -18,7 +18,7 @@ from slipway_operator.planning.conditions import table
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import groups, needs, references, registry, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.reporting import events, requeue, standby_pods
+from slipway_operator.planning.reporting import events, requeue
 from slipway_operator.planning.reporting.refused import refused
 from slipway_operator.planning.reporting.status import generation_of, status_of
 from slipway_operator.planning.rollout import argo, hook_calls
@@ -52,13 +52,11 @@ def plan(
 
     # What is decided: one row of the rollout's table, then what follows from the course
     course, transition = advance(before, at)
-    sizes = sizes_of(course, at)
-    traffic = next_traffic(course, at, sizes, spec.inputs.model.name)
+    traffic = next_traffic(course, at, sizes := sizes_of(course, at), spec.inputs.model.name)
     ended, end = hook_calls.follow_end(before, course, at)
-    desired = desired_replicas(course, at, sizes)
-    decided = Decided(course, sizes, traffic, desired, ended, standby.shares(course, at, desired))
-    evicted = replacement.evictions(course, at)
-    scaler = scaling(owner, at)
+    pods = desired_replicas(course, at, sizes)
+    decided = Decided(course, sizes, traffic, pods, ended, standby.shares(course, at, pods))
+    evicted, scaler = replacement.evictions(course, at), scaling(owner, at)
 
     # What users see of it
     renewed = status_of(decided, at, obj, settings)
@@ -85,7 +83,6 @@ def plan(
             *end,
             *events.movements(decided, at, renewed, evicted),
             *sleep.events(course, at),
-            *standby_pods.events(decided),
             *table.events(status.conditions, renewed.conditions),
             *events.restored(observed),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
