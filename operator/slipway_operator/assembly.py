@@ -135,6 +135,7 @@ def planning_of(settings: OperatorSettings) -> PlanSettings:
         cpu_image=settings.cpu_image,
         pull_secrets=settings.image_pull_secrets,
         tracking_url=settings.mlflow_url,
+        standby_priority_class=settings.standby_priority_class,
     )
 
 

@@ -129,6 +129,11 @@ class OperatorSettings(process.ProcessSettings):
         "spec.engine.imagePullSecrets; they are looked up in the namespace of each ModelDeployment, and one that is "
         "not there is passed over",
     )
+    standby_priority_class: Name = Field(
+        "",
+        description="PriorityClass of standby pods (spec.standbyReplicas) that are made from now on; without one that "
+        "of their ModelDeployment's other pods",
+    )
     spans_endpoint: spans.Endpoint = Field(
         "", description="OTLP receiver of spans of reconciles; without one there are none; the SDK reads more variables"
     )

@@ -10,6 +10,16 @@
 {{- end -}}
 {{- end -}}
 
+{{/* PriorityClass of standby pods; empty: that of the other pods. It is cluster-scoped, so its name carries the release's namespace. */}}
+{{- define "slipway.standbyPriorityClass" -}}
+{{- $class := .Values.server.standbyPriorityClass -}}
+{{- if $class.create -}}
+{{- default (printf "%s-%s-standby" .Release.Namespace (include "slipway.fullname" .)) $class.name -}}
+{{- else -}}
+{{- $class.name -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Labels that select one component's pods. They never change, because a Deployment's selector cannot. */}}
 {{- define "slipway.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" }}

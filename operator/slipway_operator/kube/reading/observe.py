@@ -37,7 +37,7 @@ from slipway_operator.model.cluster.weights import ANNOTATION
 from slipway_operator.model.cluster.weights import parse as parse_weights
 from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
-from slipway_operator.planning.facts import weights
+from slipway_operator.planning.facts import standby, weights
 from slipway_operator.planning.facts.revision import revision_hash
 
 # With any of these pods have resourceClaims; the later two are of clusters where a feature gate adds them.
@@ -86,12 +86,14 @@ class Observer:
             *(pool_entry(it) or workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
             *(groups.workload(it, of, pods, leaving, failures | refusals) for it, of in held),
         )
-        snapshots |= {item.revision: item for item in rebuilt(found, snapshots, name)}
+        workloads, waiting = standby.joined(found)
+        snapshots |= {item.revision: item for item in rebuilt(workloads, snapshots, name)}
         return Observed(
             snapshots=snapshots,
             workloads={
-                item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found
+                item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in workloads
             },
+            standby=waiting,
             services={revision_of(item): item["metadata"]["name"] for item in services if not is_leaving(item)},
             astray=frozenset(revision_of(item) for item in services if not selects(item, name)),
             spare=(

@@ -156,6 +156,7 @@ FIELDS = (
     "spec.pod.volumes[].emptyDir.medium",
     "spec.pod.volumes[].emptyDir.sizeLimit",
     "spec.replicas",
+    "spec.standbyReplicas",
     "spec.autoscaling",
     "spec.autoscaling.minReplicas",
     "spec.autoscaling.maxReplicas",
