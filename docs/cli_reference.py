@@ -74,7 +74,7 @@ slipway status chat                             # of one ModelDeployment: what t
 
 ## Signed verdicts
 ```
-slipway verdict chat --verify public.pem        # the last rollout's conclusion, its numbers, and whether the operator signed it
+slipway verdict chat --verify public.pem        # the conclusion, its numbers, and whether the operator signed it
 slipway verdict --file - --verify public.pem    # of an envelope from elsewhere, such as a tag of the registry
 ```
 [Signed verdicts](verdicts.md) explains them.

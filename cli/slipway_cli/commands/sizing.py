@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from slipway_cli.sizing.search import Plan
 from slipway_cli.sizing.steps import Step
 from slipway_cli.views import sizing as views
 from slipway_contracts.service_levels import LATENCY
+from slipway_operator.model import quantity
 
 _INTERRUPTED = "Interrupted"
 _REFUSED = 0.01  # share of the requests that may fail
@@ -405,11 +405,9 @@ class _Pods:
         return cls(chosen.name, gpus, gpus * chosen.price_per_hour, chosen.available)
 
 
-_BYTES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_AMOUNT = re.compile(r"([0-9]{1,18}(?:[.][0-9]{1,9})?)(|k|M|G|T|Ki|Mi|Gi|Ti)", re.ASCII)
-
-
 def _gigabytes(amount: object) -> float:
-    """Return a quantity of memory as Kubernetes has it; 0 without one, or for one of another form."""
-    found = _AMOUNT.fullmatch(str(amount))
-    return float(found[1]) * _BYTES[found[2]] / 1e9 if found else 0.0
+    """A quantity of memory as Kubernetes has it; 0 without one, or for one of another form."""
+    try:
+        return float(quantity.parse(str(amount or 0)) / 10**9)
+    except (ValueError, OverflowError):
+        return 0.0
