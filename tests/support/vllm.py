@@ -90,7 +90,7 @@ def _start(log: Path, flags: Sequence[str], variables: Mapping[str, str]) -> sub
     its_own = {
         "VLLM_TARGET_DEVICE": "cpu",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str(log.parent / "vllm"),
+        "VLLM_CACHE_ROOT": str(folder / "cache"),  # what it finds out about models takes a process of its own
         "LD_PRELOAD": ":".join(environments.preloads(folder)),
         "PYTHONPATH": "",
         "HF_HUB_OFFLINE": "1",
