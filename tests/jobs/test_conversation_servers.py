@@ -60,6 +60,7 @@ async def test_a_turn_is_answered_as_if_the_client_had_sent_all_items(here: Talk
         model="chat", input="Let there be light", previous_response_id=first.id, **GREEDY
     ) as stream:
         second = await stream.get_final_response()
+    assert second.store, "it was stored within the time that its last event waits"
     third = await create(model="chat", input="Let there be", previous_response_id=second.id, **GREEDY)
     assert third.store
     items: list[Any] = [
