@@ -59,7 +59,7 @@ class VllmPod(Pod):
         cards: list[dict[str, Any]] = json.loads(get(f"{self.url}/v1/models")[1])["data"]
         return {card["id"] for card in cards if card.get("parent")}
 
-    def told(self, model: str) -> str:
+    def continuation(self, model: str) -> str:
         """The text of a long prompt, from the cache where vLLM has its beginning."""
         status, _, answer = post(f"{self.url}/v1/completions", BODY | {"model": model, "prompt": STORY})
         assert status == 200, answer
@@ -228,11 +228,11 @@ async def test_other_files_of_one_revision_get_no_cached_prompts_of_the_former(p
     moving = shutil.copytree(pod.sources / "r1", tmp_path / "moving")
     pod.lists_entries(entry("moving", "r1", moving), entry("support", "r2", pod.sources / "r2"))
     pod.loader.wait_for(moving__r1="loaded", support__r2="loaded")
-    former, wanted = pod.told("moving@r1"), pod.told("support@r2")
+    former, wanted = pod.continuation("moving@r1"), pod.continuation("support@r2")
     assert former != wanted
     shutil.rmtree(moving)
     shutil.copytree(pod.sources / "r2", moving)
     digest = next(state.digest for state in pod.loader.report().adapters if state.name == "support")
     pod.lists_entries(entry("moving", "r1", moving, digest=digest), entry("support", "r2", pod.sources / "r2"))
     until(lambda: {state.digest for state in pod.loader.report().adapters} == {digest}, "the other files")  # type: ignore[union-attr]
-    assert pod.told("moving@r1") == wanted
+    assert pod.continuation("moving@r1") == wanted
