@@ -55,7 +55,9 @@ class SharedPrefixRouting:
             return {"prompt": False}
         same = {"prompt": (b"".join(prompt.hashes), prompt.size) == (one.hashes, one.size)}
         if one.pods:
-            loads, matched, waiting = ({pod[0]: pod[at] for pod in one.pods if pod[at]} for at in (1, 2, 3))
+            loads = {url: load for url, load, _, _ in one.pods if load}
+            matched = {url: size for url, _, size, _ in one.pods if size}
+            waiting = {url: size for url, _, _, size in one.pods if size}
             policy = PrefixAffinity(LeastLoad(loads), matched, waiting, prompt.name)
             same["endpoint"] = policy.pick([pod[0] for pod in one.pods], key) == one.url
         return same
