@@ -31,7 +31,7 @@ from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.scheduling.config import SchedulerConfig
-from slipway_server.engine.scheduling.drafting import Drafting, DraftLimits
+from slipway_server.engine.scheduling.drafting import DraftLimits, LookupDrafting
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.kernels.native import NativeKernels
@@ -99,7 +99,7 @@ def engine_of(runner: DecoderRunner, slots: int, *, drafts: bool) -> EngineCore:
     limits = SchedulerConfig(slots, 512, slots * CONTEXT, BLOCK_TOKENS, prefix_cache=False)
     fields = ServerSettings.model_fields
     names = ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
-    drafting = Drafting(DraftLimits(*(fields[name].default for name in names))) if drafts else None
+    drafting = LookupDrafting(DraftLimits(*(fields[name].default for name in names))) if drafts else None
     return EngineCore(Scheduler(limits, hash_key=bytes(32), drafting=drafting), runner)
 
 
