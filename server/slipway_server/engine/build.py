@@ -66,7 +66,7 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
             f"--kernels {start.kernels}: {kernels.name} would compute this model. The C kernels are for bfloat16 and "
             "int8 on x86-64 CPUs with AVX2 and on aarch64 CPUs with dotprod; the server's log says what is missing."
         )
-    draft = load_draft(start, decoder.vocab_size, threads) if start.speculation == "draft" else None
+    draft = load_draft(start, threads) if start.speculation == "draft" else None
     limits = limits_for(start, kernels.device, num_blocks_that_fit(decoder, start, draft))
     masks = masks_for(start, decoder.vocab_size, limits.slots)
     adapters = adapters_for(start, decoder) if start.max_loras else None
@@ -136,7 +136,7 @@ def drafting_for(start: Start) -> Drafting | None:
     return LookupDrafting(DraftLimits(start.num_speculative_tokens, start.prompt_lookup_min, start.prompt_lookup_max))
 
 
-def load_draft(start: Start, vocab_size: int, threads: int) -> Decoder:
+def load_draft(start: Start, threads: int) -> Decoder:
     """The draft model, of which another one than the model's own family is good, too.
 
     Raises:
@@ -160,13 +160,8 @@ def load_draft(start: Start, vocab_size: int, threads: int) -> Decoder:
         raise LoadError(f"--speculative-draft-model: {reason}") from None
     if not isinstance(draft, Decoder):
         raise LoadError(
-            f"--speculative-draft-model: {folder.name} is none of the built-in families: transformers would compute it, "
-            "slower than it could save time. Take a draft model of a built-in family."
-        )
-    if draft.vocab_size < min(start.draft_vocabulary, vocab_size):
-        raise LoadError(
-            f"--speculative-draft-model: {folder.name} has {draft.vocab_size} embeddings, and its tokenizer "
-            f"{start.draft_vocabulary} tokens."
+            f"--speculative-draft-model: {folder.name} is none of the built-in families, so transformers would "
+            "compute it, slower than it could save time. Take a draft model of a built-in family."
         )
     settle_memory()
     return draft

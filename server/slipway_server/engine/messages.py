@@ -49,7 +49,6 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     prompt_lookup_max: int = 0
     draft_model: str = ""  # folder of the model that drafts
     draft_context_tokens: int = 0  # that it was made for
-    draft_vocabulary: int = 0  # token IDs of its tokenizer are below it
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):

@@ -20,7 +20,7 @@ class _Ahead:
 
     start: int
     drafts: tuple[int, ...]
-    takes: tuple[int, ...]  # of the blocks that they were written to
+    blocks: tuple[tuple[int, int], ...]  # that they were written to, each with its number of takes
 
 
 class DraftCache:
@@ -40,7 +40,7 @@ class DraftCache:
             while same < len(kept) and kept[same] == ahead.drafts[same]:
                 same += 1
             end = ahead.start + same
-            if same and self._takes_of(sequence, ahead.start, end) == ahead.takes[: self._blocks(ahead.start, end)]:
+            if same and self._blocks_of(sequence, ahead.start, end) == ahead.blocks[: self._count(ahead.start, end)]:
                 self.add(sequence, ahead.start, end)
                 count = self._prefix(sequence)
         return min(count, sequence.length - 1)
@@ -49,7 +49,7 @@ class DraftCache:
         """Counts the tokens [start, end) as written. Those before them were."""
         self._ahead.pop(sequence.request.id, None)
         first = start // self._size
-        table = sequence.block_table[first : first + self._blocks(start, end)]
+        table = sequence.block_table[first : first + self._count(start, end)]
         self._written[table] = self._takes[table]
         self._filled[table[:-1]] = self._size
         self._filled[table[-1]] = end - (first + len(table) - 1) * self._size
@@ -58,7 +58,7 @@ class DraftCache:
         """Notes that drafts were written after the sequence's last token."""
         start, end = sequence.length, sequence.length + len(drafts)
         if drafts:
-            self._ahead[sequence.request.id] = _Ahead(start, drafts, self._takes_of(sequence, start, end))
+            self._ahead[sequence.request.id] = _Ahead(start, drafts, self._blocks_of(sequence, start, end))
 
     def drop(self, sequence: Sequence) -> None:
         """Counts the sequence's blocks as empty."""
@@ -77,10 +77,10 @@ class DraftCache:
             return len(table) * self._size
         return int(partial[0]) * self._size + int(filled[partial[0]])
 
-    def _blocks(self, start: int, end: int) -> int:
+    def _count(self, start: int, end: int) -> int:
         return (end - 1) // self._size - start // self._size + 1
 
-    def _takes_of(self, sequence: Sequence, start: int, end: int) -> tuple[int, ...]:
+    def _blocks_of(self, sequence: Sequence, start: int, end: int) -> tuple[tuple[int, int], ...]:
         first = start // self._size
-        table = sequence.block_table[first : first + self._blocks(start, end)]
-        return tuple(self._takes[table].tolist())
+        table = sequence.block_table[first : first + self._count(start, end)]
+        return tuple(zip(table, self._takes[table].tolist(), strict=True))
