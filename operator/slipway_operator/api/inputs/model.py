@@ -155,8 +155,8 @@ class DraftModelSpec(ApiType):
     az://container/folder or oci://registry/repository:tag. Each pod downloads it, without a cache. Credentials and
     object store are those of the model where both uris begin alike, else none."""
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """Branch, tag or commit of an hf:// repository, or sha256: and a digest, as spec.model.revision. A branch is read
-    anew by each pod."""
+    """Branch, tag or commit of an hf:// repository, or sha256: and a digest, as spec.model.revision. Each pod reads
+    a branch by itself."""
 
 
 @rule(

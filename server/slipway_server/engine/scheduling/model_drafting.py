@@ -185,6 +185,7 @@ class ModelDrafting(Drafting):
             return {}
         else:
             self._is_trial = True
+            self._trial_s -= _verify_s(row, count, verify)  # what its passes take is taken off when it is measured
         return {item.request.id: count}
 
     def acceptance(self, request_id: str) -> Acceptance | None:
@@ -223,4 +224,8 @@ def expected_rest(sequence: Sequence) -> int:
 
 def _trial_s(row: DraftRow, count: int, verify: StepCost | None, draft: StepCost) -> float:
     seconds = draft.seconds(row.lag, row.lag * row.context) + (count - 1) * draft.seconds(1, row.context)
-    return seconds + (count * (verify.each + verify.pair * row.context) if verify else 0.0)
+    return seconds + _verify_s(row, count, verify)
+
+
+def _verify_s(row: DraftRow, count: int, verify: StepCost | None) -> float:
+    return count * (verify.each + verify.pair * row.context) if verify else 0.0
