@@ -32,7 +32,7 @@ http.server.ThreadingHTTPServer(("", 8000), Engine).serve_forever()
 
 def test_a_standby_pod_serves_at_once_and_waits_again(slipway: Installation, deploy: Callable[..., Deployment]) -> None:
     command = ["python3", "-c", ENGINE, str(LOADS_S)]
-    custom = {"readinessPath": "/health", "preStopSeconds": 1}
+    custom = {"readinessPath": "/health", "preStopSeconds": 5}
     engine = {"type": "custom", "image": slipway.images.server, "command": command, "custom": custom}
     chat = deploy("v1", engine=engine, drain={"timeoutSeconds": 5}, standbyReplicas=1)
     chat.until_stable("v1")
