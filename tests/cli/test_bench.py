@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
+from slipway_cli.bench.load import Load, Window
 from slipway_cli.commands.root import cli
 from slipway_cli.sizing import report
 from tests.gateway.harness import Gateway, Upstream, gateway, upstream
@@ -214,6 +216,23 @@ async def test_a_classic_model_is_measured_by_latency(tmp_path: Path) -> None:
     answered = await slipway("size", "--from", file, "--rate", 1, "--price-hour", 1)
     assert "for 1,000 requests" in answered.stdout
     assert "million" not in answered.stdout
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_an_interruption_that_comes_with_a_change_is_not_lost(ticks: int) -> None:
+    """`asyncio.wait_for` loses it before Python 3.12."""
+    async with asyncio.TaskGroup() as group:
+        load, window = Load(group, cast(Any, None), 1, math.inf), Window(1, 1.0)
+        waiting = group.create_task(load._change(window, 60))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        window.changed.set()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        has_ended = waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert has_ended or waiting.cancelled()
 
 
 async def test_an_interruption_prints_what_there_is(tmp_path: Path) -> None:
