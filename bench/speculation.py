@@ -14,7 +14,8 @@ With `--draft` a draft model of two narrow layers drafts. The prompt is fresh: a
 
 An engine with drafts and one without answer the same requests in turns over the same weights and the same cache, and
 must return the same tokens. The ratio of a round is between neighbours in time. On a machine that does other work as
-well, the ratio of CPU seconds beside it says more. Writes build/reports/speculation.json.
+well, the ratio of CPU seconds beside it says more. `ceiling` is what drafts could gain in CPU seconds if each of them
+were accepted whole in each step: what the rows of a step cost here. Writes build/reports/speculation.json.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from slipway_process import machine
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.draft_model import DraftModel
 from slipway_server.engine.execution.runner import DecoderRunner
-from slipway_server.engine.request import Request, SamplingParams
+from slipway_server.engine.request import Request, SamplingParams, ScheduledSequence, Sequence
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.draft_cache import DraftCache
 from slipway_server.engine.scheduling.drafting import DraftLimits, LookupDrafting
@@ -54,6 +55,7 @@ REPLACED_EVERY = 10
 LOADS, DRAFT_LOADS = ("copying", "fresh", "misleading"), ("agreeing", "disagreeing")
 BARS = {"copying": 1.6, "fresh": 0.97, "misleading": 0.97, "agreeing": 1.0, "disagreeing": 0.97}
 DISAGREES_EVERY = 8
+CEILING_STEPS, CEILING_ALLOCATION = 9, 1 << 40  # of no engine: so the runner writes its block tables
 
 
 class TextWeights(RandomWeights):
@@ -170,6 +172,27 @@ def answer(engine: EngineCore, shape: Shape, load: str, numbers: range) -> Answe
     return answered
 
 
+def ceiling(runner: DecoderRunner, count: int) -> float:
+    """By how much fewer CPU seconds a token takes in steps in which all drafts are accepted, of `count` responses."""
+    most: int = ServerSettings.model_fields["num_speculative_tokens"].default
+    blocks, start = CONTEXT // BLOCK_TOKENS, PROMPT + NEW // 2
+    sequences = [Sequence(Request(str(slot), (1,) * start, SamplingParams(NEW)), slot=slot) for slot in range(count)]
+    for sequence in sequences:
+        sequence.block_table = [*range(sequence.slot * blocks, (sequence.slot + 1) * blocks)]
+        sequence.allocation = CEILING_ALLOCATION
+    seconds: dict[int, list[float]] = {0: [], most: []}
+    for _ in range(CEILING_STEPS):
+        for drafts, measured in seconds.items():
+            tokens = tuple(range(drafts))
+            batch = [
+                ScheduledSequence(one, start - 1, start + drafts, samples=True, drafts=tokens) for one in sequences
+            ]
+            began_s = time.process_time()
+            runner.run(batch)
+            measured.append(time.process_time() - began_s)
+    return (1 + most) * statistics.median(seconds[0]) / statistics.median(seconds[most])
+
+
 def measure(
     runner: DecoderRunner, shape: Shape, load: str, count: int, rounds: int, draft: Decoder | None = None
 ) -> Json:
@@ -196,6 +219,7 @@ def measure(
         "tokens_per_s_with_drafts": round(tokens / statistics.median(drafted.seconds for _, drafted in counted), 1),
         "ratio": round(statistics.median(ratios), 3),
         "cpu_ratio": round(statistics.median(one.cpu_seconds / other.cpu_seconds for one, other in counted), 3),
+        "ceiling": round(ceiling(runner, count), 3),
         "steps_ratio": round(sum(one.steps for one, _ in counted) / sum(other.steps for _, other in counted), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "drafted_tokens": counts.draft_tokens,
@@ -242,7 +266,16 @@ def main() -> int:
         "threads": options.threads,
         "load_average": {"before": before, "after": os.getloadavg()},
     }
-    names = ("load", "responses", "tokens_per_s", "tokens_per_s_with_drafts", "ratio", "cpu_ratio", "steps_ratio")
+    names = (
+        "load",
+        "responses",
+        "tokens_per_s",
+        "tokens_per_s_with_drafts",
+        "ratio",
+        "cpu_ratio",
+        "ceiling",
+        "steps_ratio",
+    )
     header = [name.replace("_", " ") for name in names]
     lines = [[str(row[name]) for name in names] for row in rows]
     return publish(

@@ -13,7 +13,7 @@ from .cache.locks import CacheError
 from .cached import CacheUse
 from .downloads import FETCH
 from .fetching import Sources, fetch
-from .folder import FetchError, Formats, UnusableError
+from .folder import FetchError, Formats, TooLargeError, UnusableError
 from .guard import EgressRules
 from .hub import Hub
 from .oci.registry import RegistryAccess
@@ -25,8 +25,9 @@ log = logging.getLogger("slipway.fetcher")
 def main() -> None:
     settings = FetcherSettings.parse(sys.argv[1:])
     logs.configure(settings.log_level)
-    shown = guard.shown(settings.uri)
+    shown, taken = guard.shown(settings.uri), 0
     try:
+        taken = folder.bytes_beside(settings.max_bytes_of, settings.dest) if settings.max_bytes_of else 0
         rules = EgressRules.of(settings.allow_host, [*settings.allow_network, *settings.allow_networks])
         formats = _formats(settings)
         hub = Hub(settings.hub_endpoint, settings.hub_token.get_secret_value())
@@ -37,9 +38,13 @@ def main() -> None:
         with _progress_served(settings.progress_port):
             report = fetch(
                 settings.uri, settings.revision, settings.dest,
-                max_bytes=settings.max_bytes, pin_file=settings.pin_file, sources=sources, use=use,
+                max_bytes=max(0, settings.max_bytes - taken), pin_file=settings.pin_file, sources=sources, use=use,
             )  # fmt: skip
         leave(report.text())
+    except TooLargeError as error:
+        beside = f" {taken} of {settings.max_bytes} bytes are taken by what is beside it." if taken else ""
+        last_words(f"{error}{beside}")
+        sys.exit(DATA_ERROR)
     except (UnusableError, CheckpointError) as error:
         last_words(str(error))
         sys.exit(DATA_ERROR)

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -32,6 +33,10 @@ class FetchError(Exception):
 
 class UnusableError(FetchError):
     """The model can be fetched, but is damaged or must not be served: another try has the same result."""
+
+
+class TooLargeError(UnusableError):
+    """The model has more bytes than it may have."""
 
 
 class DiskFullError(FetchError):
@@ -194,7 +199,19 @@ def names_in(folder: Path) -> list[str]:
 
 def check_size(size: int, max_bytes: int, source: str) -> None:
     if size > max_bytes:
-        raise UnusableError(f"{source} has {size} bytes; the limit is {max_bytes}.")
+        raise TooLargeError(f"{source} has {size} bytes; the limit is {max_bytes}.")
+
+
+def bytes_beside(shared: Path, dest: Path) -> int:
+    """Bytes of the files in `shared`, on its file system, but for markers and what is in `dest`."""
+    device, files = shared.lstat().st_dev, dict[int, int]()
+    for parent, names, leaves in os.walk(shared):
+        here = Path(parent)
+        names[:] = [name for name in names if here / name != dest and (here / name).lstat().st_dev == device]
+        for found in ((here / leaf).lstat() for leaf in leaves if leaf != MARKER):
+            if stat.S_ISREG(found.st_mode):
+                files[found.st_ino] = found.st_size  # a file may have several names
+    return sum(files.values())
 
 
 def check_count(count: int, source: str) -> None:

@@ -57,6 +57,9 @@ class FetcherSettings(ProcessSettings):
         "", description="uid of the pod, whose container `lease` keeps the model in the cache"
     )
     max_bytes: Annotated[Bytes, Variable()] = Field(1 << 40, description="largest total size of the files")
+    max_bytes_of: Annotated[OptionalFile, Variable(), Flag("DIR")] = Field(
+        None, description="folder with --dest in it, whose other files count towards --max-bytes: of another model"
+    )
     pin_file: Annotated[OptionalFile, Variable("SLIPWAY_PIN_FILE")] = Field(
         None, description="commit and digest that the model must have, where the file exists"
     )

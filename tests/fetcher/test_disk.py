@@ -52,6 +52,39 @@ def test_a_disk_that_is_too_small_is_refused_before_it_is_full(site: Site, tiny_
     assert not any("safetensors" in path for path, _ in site.requests)
 
 
+def test_two_models_on_a_volume_share_its_bytes(site: Site, tiny_v1: Path, tmp_path: Path) -> None:
+    """A draft model had as many for itself as the model, and the kubelet evicted the pod."""
+    offer_repository(site, contents(tiny_v1))
+    volume, draft = tmp_path / "models", tmp_path / "models" / "draft"
+    size = sum(map(len, contents(tiny_v1).values()))
+
+    def fetched(dest: Path, limit: int, *flags: str) -> tuple[int, str]:
+        return hub_fetch(site, dest, "hf://org/tiny", "--max-bytes", str(limit), *flags)
+
+    assert fetched(volume, size)[0] == 0
+    beside = folder.bytes_beside(volume, draft)
+    assert size <= beside < size + 4096
+    code, words = fetched(draft, beside + size - 1, "--max-bytes-of", str(volume))
+    assert (
+        code == os.EX_DATAERR and f"the limit is {size - 1}. {beside} of {beside + size - 1} bytes are taken" in words
+    )
+    code, words = fetched(draft, beside - 1, "--max-bytes-of", str(volume))
+    assert code == os.EX_DATAERR and "the limit is 0." in words
+    assert fetched(draft, beside + size, "--max-bytes-of", str(volume))[0] == 0
+    (volume / "words").unlink()
+    assert folder.bytes_beside(volume, draft) == beside, "what is in --dest is not beside it"
+    assert fetched(draft, 1, "--max-bytes-of", str(volume))[0] == 0, "a model that is whole is not fetched again"
+
+
+def test_what_counts_beside_a_model_are_files_once_and_on_its_disk(tmp_path: Path, small_disk: Path) -> None:
+    (tmp_path / "model").write_bytes(bytes(100))
+    (tmp_path / "again").hardlink_to(tmp_path / "model")
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    (tmp_path / "slipway-model.json").write_text("a marker")
+    (small_disk / "other").write_bytes(bytes(1000))
+    assert folder.bytes_beside(tmp_path, tmp_path / "draft") == 100
+
+
 def test_a_disk_that_others_fill_meanwhile(https: str, site: Site, tiny_v1: Path, small_disk: Path) -> None:
     """The length of an archive is not requested first."""
     site.files["/m.tar"] = archive(contents(tiny_v1))

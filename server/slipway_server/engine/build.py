@@ -11,7 +11,7 @@ from slipway_process.machine import settle_memory
 from slipway_process.model_folder import checkpoint
 
 from ..kernels.api import BLOCK_TOKENS
-from ..kernels.low_rank import AdapterRoom
+from ..kernels.low_rank import NO_ADAPTERS, AdapterRoom
 from ..models.accuracy import Inaccurate
 from ..models.adapters.folder import AdapterLimits
 from ..models.adapters.targets import parts_of, targets_of
@@ -45,21 +45,8 @@ def build_engine(start: Start, threads: int) -> tuple[EngineCore, Ready]:
 
 
 def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
-    folder = Path(start.model)
-    config = checkpoint.read_config(folder)
-    decoder = load_generator(
-        folder,
-        config,
-        dtype=start.dtype,
-        quantization=start.quantization,
-        device=start.device,
-        context_tokens=start.context_tokens,
-        threads=threads,
-        kv_cache_dtype=start.kv_cache_dtype,
-        allow_slow=start.allow_slow,
-        adapters=AdapterRoom(start.max_loras, start.max_lora_rank),
-    )
-    settle_memory()
+    room = AdapterRoom(start.max_loras, start.max_lora_rank)
+    decoder = loaded(Path(start.model), start, threads, room)
     kernels = decoder.kernels
     if start.kernels not in ("auto", "torch") and kernels.name != "native":
         raise LoadError(
@@ -99,6 +86,24 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
         vocab_size=vocab_size, masks=masks, launches=launches, adapters=adapters, drafter=drafter,
     )  # fmt: skip
     return engine, ready
+
+
+def loaded(folder: Path, start: Start, threads: int, adapters: AdapterRoom = NO_ADAPTERS) -> Any:
+    """What `load_generator` makes of a folder, the model's or the draft model's, by the same settings."""
+    decoder = load_generator(
+        folder,
+        checkpoint.read_config(folder),
+        dtype=start.dtype,
+        quantization=start.quantization,
+        device=start.device,
+        context_tokens=start.context_tokens,
+        threads=threads,
+        kv_cache_dtype=start.kv_cache_dtype,
+        allow_slow=start.allow_slow,
+        adapters=adapters,
+    )
+    settle_memory()
+    return decoder
 
 
 def checked_accuracy(decoder: Decoder, start: Start, threads: int, kv_tokens: int) -> RoundingReport | None:
@@ -143,19 +148,8 @@ def load_draft(start: Start, threads: int) -> Decoder:
         LoadError: it cannot be computed here, or not fast.
     """
     folder = Path(start.draft_model)
-    config = checkpoint.read_config(folder)
     try:
-        draft = load_generator(
-            folder,
-            config,
-            dtype=start.dtype,
-            quantization=start.quantization,
-            device=start.device,
-            context_tokens=start.context_tokens,
-            threads=threads,
-            kv_cache_dtype=start.kv_cache_dtype,
-            allow_slow=start.allow_slow,
-        )
+        draft = loaded(folder, start, threads)
     except LoadError as reason:
         raise LoadError(f"--speculative-draft-model: {reason}") from None
     if not isinstance(draft, Decoder):
@@ -163,7 +157,6 @@ def load_draft(start: Start, threads: int) -> Decoder:
             f"--speculative-draft-model: {folder.name} is none of the built-in families, so transformers would "
             "compute it, slower than it could save time. Take a draft model of a built-in family."
         )
-    settle_memory()
     return draft
 
 

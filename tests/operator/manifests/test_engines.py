@@ -115,7 +115,9 @@ def test_a_draft_model_is_fetched_and_in_the_flags_of_each_engine() -> None:
         assert (first["name"], second["name"]) == ("fetch", "fetch-draft")
         args = " ".join(second["args"])
         assert args.startswith("--uri hf://org/small --revision main --dest /mnt/models/draft")
-        assert ("--any-engine" in args) == (engine.type != "slipway") and args.endswith(f"--max-bytes {4 * 2**30}")
+        assert ("--any-engine" in args) == (engine.type != "slipway") and args.endswith(
+            f"--max-bytes {4 * 2**30} --max-bytes-of /mnt/models"
+        )
         assert any(variable["name"] == "HF_TOKEN" for variable in second["env"])
     other = pod_of(Engine(), replace(model, draft=DraftSource("s3://bucket/small")))["initContainers"][1]
     assert not any(variable.get("valueFrom", {}).get("secretKeyRef") for variable in other["env"]), "of another source"

@@ -14,7 +14,7 @@ from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.draft_cache import DraftCache
-from slipway_server.engine.scheduling.model_drafting import CATCH_UP_TOKENS, ModelDrafting
+from slipway_server.engine.scheduling.model_drafting import CATCH_UP_TOKENS, DraftPass, ModelDrafting
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import Batch
 from slipway_server.models.generator import load_generator
@@ -43,7 +43,7 @@ class EagerDrafting(ModelDrafting):
         super().__init__(MOST, cache, CONTEXT)
         for tokens in (1, 9):
             self._fit.observe(tokens, tokens, 0.02)
-            self._passes.observe(tokens, tokens, 1e-6)
+            super().observe_passes([DraftPass(tokens, tokens, 1e-6)])
 
     def observe_step(self, batch: object, seconds: float) -> None:
         pass

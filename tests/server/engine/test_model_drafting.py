@@ -1,5 +1,7 @@
 """When a draft model drafts and how much, and what is known of its cache; without tensors."""
 
+from itertools import pairwise
+
 import pytest
 
 from slipway_server.engine.request import PENDING, Grammar, Request, SamplingParams, ScheduledSequence, Sequence
@@ -10,6 +12,10 @@ from slipway_server.engine.scheduling.drafting import CONTROL_EVERY
 from slipway_server.engine.scheduling.model_drafting import (
     FIRST_TRIALS,
     LEAST_REST,
+    LEAST_TRIAL_SHARE,
+    LOOK_EVERY,
+    MORE_TRIAL_TOKENS,
+    TRIAL_SHARE,
     TRIAL_TOKENS,
     DraftPass,
     DraftRow,
@@ -88,7 +94,7 @@ class Measured(ModelDrafting):
         super().__init__(MOST, cache, context)
         for tokens in (1, 9):
             self._fit.observe(tokens, tokens, 0.02)
-            self._passes.observe(tokens, tokens, draft_s * (1 + 0.1 * tokens))
+            self.observe_passes([DraftPass(tokens, tokens, draft_s * (1 + 0.1 * tokens))])
         self._first_trials = 0
 
 
@@ -125,7 +131,7 @@ def test_a_long_prompt_is_read_once_that_pays_for_the_rest_of_the_response() -> 
     blocks = manager(300)
     drafting = Measured(DraftCache(blocks), 0.004, 2000)
     new, old = sequence(blocks, 900, "new"), sequence(blocks, 100, "old", output=100)
-    drafting._passes.observe(900, 900, 0.9)  # reading takes its time
+    drafting.observe_passes([DraftPass(900, 900, 0.9)])  # reading takes its time
     assert drafting.propose([new], 99, prefills=False) == {}
     assert "old" in drafting.propose([old], 99, prefills=False)
     assert (expected_rest(new), expected_rest(old)) == (LEAST_REST, 100)
@@ -146,23 +152,95 @@ def test_before_costs_are_known_there_are_a_few_trials_and_none_beside_prompts()
     drafting, one = ModelDrafting(MOST, DraftCache(blocks), 512), sequence(blocks)
     assert drafting.propose([one], 99, prefills=True) == {}
     found = [len(drafting.propose([one], 99, prefills=False).get("r", ())) for _ in range(FIRST_TRIALS + 2)]
-    assert found == [TRIAL_TOKENS] * FIRST_TRIALS + [0, 0]
+    assert found == [MORE_TRIAL_TOKENS] * FIRST_TRIALS + [0, 0]
 
 
-def test_where_drafts_lose_trials_take_a_small_share_of_the_time() -> None:
+def a_step(drafting: ModelDrafting, one: Sequence, right: int, pass_s: float = 0.002) -> int:
+    """A step of 20 ms beside the passes. `right`: of the drafted tokens, the first. Returns how many were drafted."""
+    count = len(drafting.propose([one], 99, prefills=False).get("r", ()))
+    if count:
+        drafting.observe_passes([DraftPass(1, 10, pass_s)] * count)
+        read_all(drafting, one)
+        drafting.observe_verified("r", count, min(right, count))
+    drafts = (PENDING,) * count
+    drafting.observe_step([ScheduledSequence(one, one.length - 1, one.length + count, True, drafts)], 0.02)
+    return count
+
+
+def disagreeing(blocks: BlockManager) -> tuple[ModelDrafting, Sequence]:
+    """After so many drafts in vain that none is expected to be accepted."""
+    drafting, one = Measured(DraftCache(blocks), 0.002), sequence(blocks)
+    read_all(drafting, one)
+    for _ in range(50):
+        drafting.observe_verified("r", 1, 0)
+    return drafting, one
+
+
+def test_each_trial_in_vain_doubles_the_distance_to_the_next_one() -> None:
+    drafting, one = disagreeing(manager())
+    counts = [a_step(drafting, one, 0) for _ in range(2000)]
+    trials = [at for at, count in enumerate(counts) if count]
+    distances = [after - before for before, after in pairwise(trials)]
+    assert len(trials) > 4 and {count for count in counts if count} == {TRIAL_TOKENS}
+    # The share does not become smaller than the least one.
+    assert distances[0] < distances[1] < distances[2] and max(distances) < 2 * min(distances[3:])
+    last = sum(counts[trials[3] :]) * 0.002
+    assert last < 1.5 * LEAST_TRIAL_SHARE * 0.02 * (2000 - trials[3])
+
+
+def test_a_trial_with_an_accepted_token_is_followed_at_once_until_drafts_pay() -> None:
+    drafting, one = disagreeing(manager())
+    while not any(a_step(drafting, one, 0) for _ in range(2000)):
+        pass
+    found = 0
+    while not found:
+        found = a_step(drafting, one, 9)
+    following = [a_step(drafting, one, 9) for _ in range(8)]
+    assert found == TRIAL_TOKENS and min(following[:2]) >= MORE_TRIAL_TOKENS and all(following)
+    assert drafting._trial_share == TRIAL_SHARE and drafting._goes_on == ""
+
+
+def test_a_draft_model_that_agrees_and_takes_too_long_gets_a_small_share_of_the_time() -> None:
     blocks = manager()
     drafting, one = Measured(DraftCache(blocks), draft_s=0.02), sequence(blocks)
     read_all(drafting, one)
-    spent = trials = 0.0
-    for _ in range(2000):
-        proposed = drafting.propose([one], 99, prefills=False)
-        if proposed:
-            trials += 1
-            drafting.observe_passes([DraftPass(1, 10, 0.02)] * len(proposed["r"]))
-            drafting.observe_verified("r", len(proposed["r"]), 0)
-            spent += 0.02 * len(proposed["r"])
-        drafting.observe_step([ScheduledSequence(one, one.length - 1, one.length, samples=True)], 0.02)
-    assert trials > 2 and spent < 0.03 * 2000 * 0.02
+    counts = [a_step(drafting, one, 9, pass_s=0.02) for _ in range(2000)]
+    assert sum(map(bool, counts)) > 2 and sum(counts) * 0.02 < 1.1 * TRIAL_SHARE * 2000 * 0.02
+
+
+def test_sequences_that_may_not_draft_are_not_looked_up_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafting, one = disagreeing(manager())
+    looked: list[Sequence] = []
+    computed = drafting.cache.computed
+    monkeypatch.setattr(drafting.cache, "computed", lambda item: looked.append(item) or computed(item))
+    counts = [a_step(drafting, one, 0) for _ in range(500)]
+    assert len(looked) <= 3 * sum(map(bool, counts)) + 500 / LOOK_EVERY
+
+
+def test_a_long_prompt_is_not_read_for_a_trial() -> None:
+    blocks = manager(300)
+    drafting = Measured(DraftCache(blocks), 0.002, 2000)
+    drafting._pool.tried = 50.0
+    drafting.observe_passes([DraftPass(900, 900, 1.8)])
+    one = sequence(blocks, 900)
+    assert not any(a_step(drafting, one, 0) for _ in range(300)), "0.1 s were saved, and reading takes 1.8 s"
+    assert drafting.cache.computed(one) == 0
+
+
+def test_what_steps_with_drafts_cost_is_known_long_after_the_last_one() -> None:
+    blocks = manager()
+    drafting, one = Measured(DraftCache(blocks)), sequence(blocks)
+    for tokens in (1, 4) * 8:
+        drafts = (PENDING,) * (tokens - 1)
+        step = ScheduledSequence(one, one.length - 1, one.length - 1 + tokens, True, drafts)
+        drafting.observe_step([step], 0.02 + 0.001 * tokens)
+    before = drafting._step_cost()
+    for _ in range(2000):  # on a machine that is half as fast by now
+        drafting.observe_step([ScheduledSequence(one, one.length - 1, one.length, samples=True)], 0.042)
+    after = drafting._step_cost()
+    assert drafting._fit.measured() is None and before is not None and after is not None
+    assert after.seconds(1, one.length) == pytest.approx(0.042, rel=0.01)
+    assert after.each / after.fixed == pytest.approx(before.each / before.fixed) and before.each > 0
 
 
 @pytest.mark.parametrize(

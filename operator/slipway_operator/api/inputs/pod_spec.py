@@ -269,8 +269,9 @@ class ResourcesSpec(ApiType):
         ]
         | None
     ) = None
-    """Space on the node's disk for the files of a model that is downloaded, for example 200Gi. An archive needs twice
-    its size, an image the size of its largest layer more. Default is 64Gi, none of which is requested from the node."""
+    """Space on the node's disk for the files of a model that is downloaded, its draft model with it, for example
+    200Gi. An archive needs twice its size, an image the size of its largest layer more. Default is 64Gi, none of which
+    is requested from the node."""
     accelerator: Accelerator | None = None
     shared_memory: (
         Annotated[

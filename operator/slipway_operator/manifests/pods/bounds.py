@@ -8,7 +8,7 @@ from math import ceil, floor
 from typing import Any
 
 from slipway_operator.api.inputs.pod_inputs import PIN_VARIABLE, PROGRESS_VARIABLE
-from slipway_operator.manifests.engines.profile import HTTP_PORT
+from slipway_operator.manifests.engines.profile import HTTP_PORT, MODEL_DIR
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods import environment, tenant_key
 from slipway_operator.model import labels, quantity
@@ -51,8 +51,9 @@ def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, 
 
 def _init_container(container: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
     if container["name"] == DRAFT_FETCHER:
-        limit = str(_storage_bytes(snapshot))
-        return _with_resources({**container, "args": [*container["args"], "--max-bytes", limit]}, snapshot)
+        # With what the model takes of the volume that both are in.
+        limit = ["--max-bytes", str(_storage_bytes(snapshot)), "--max-bytes-of", MODEL_DIR]
+        return _with_resources({**container, "args": [*container["args"], *limit]}, snapshot)
     is_fetcher = container["name"] == FETCHER
     return _with_pin(_with_resources(container, snapshot), snapshot) if is_fetcher else container
 
@@ -120,7 +121,7 @@ def _pin_volume(name: str, snapshot: Snapshot) -> dict[str, Any]:
 def _models_mib(snapshot: Snapshot) -> int:
     """Return the size of the volume `models` in MiB: with a cache only the fetcher's marker is in it.
 
-    The draft model is always in it, and shares the size with the model.
+    The draft model is always in it, and shares the size with the model: its fetcher counts what is there.
     """
     model = snapshot.inputs.model
     in_pod = 0 if model.cache_claim_name else storage_bytes(snapshot)

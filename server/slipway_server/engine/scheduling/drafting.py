@@ -120,6 +120,7 @@ class Drafting(ABC):
         self._most = most
         self._excluded: set[str] = set()
         self._fit = StepFit(fade=STEP_FADE, least_variance=LEAST_VARIANCE)
+        self._known: StepCost | None = None  # what steps took when the last one with drafts was measured
         self._until_control = CONTROL_EVERY
 
     @abstractmethod
@@ -165,16 +166,22 @@ class Drafting(ABC):
 
     def observe_step(self, batch: Iterable[ScheduledSequence], seconds: float) -> None:
         """Adds what a step took, if it had answers only. `seconds`: without those in which drafts were computed."""
-        tokens = pairs = 0
+        tokens = pairs = decodes = 0
         for scheduled in batch:
             if not scheduled.samples or scheduled.tokens != 1 + len(scheduled.drafts):
                 return
-            tokens, pairs = tokens + scheduled.tokens, pairs + scheduled.pairs
+            tokens, pairs, decodes = tokens + scheduled.tokens, pairs + scheduled.pairs, decodes + 1
         if not tokens:
             return
         if cost := self._fit.measured():
             seconds = min(seconds, OUTLIER * cost.seconds(tokens, pairs))
         self._fit.observe(tokens, pairs, seconds)
+        if tokens > decodes:  # of what drafts cost, steps without them say less and less
+            self._known = self._fit.measured() or self._known
+
+    def _step_cost(self) -> StepCost | None:
+        """What steps take now; None where steps of different sizes were never seen."""
+        return self._fit.measured(self._known)
 
     def exclude(self, request_id: str) -> None:
         """Drafts nothing more for a sequence, whose drafts did harm."""

@@ -2,12 +2,16 @@
 
 Unlike a look-up, a draft costs before it is known: the draft model reads what it lacks of a sequence, and then takes a
 pass for each token. Both costs are measured, and so is the step that verifies. A draft is computed where tokens per
-second grow with it. Where nothing is known yet, or no longer, trials find out, within a share of the time.
+second grow with it. Where nothing is known yet, or no longer, trials find out, within a share of the time that halves
+with each trial in vain.
+
+Where nothing is drafted a step costs a few comparisons: what the draft model's cache has is looked up only for
+sequences that may draft, and a sequence that drafts nothing is never read.
 """
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..request import PENDING, ScheduledSequence, Sequence
 from .draft_cache import DraftCache
@@ -17,10 +21,15 @@ from .step_fit import StepCost, StepFit
 CATCH_UP_TOKENS = 256  # that the draft model reads of sequences in one step, beside one of each
 POOL_WEIGHT = 4.0  # tries that the share of all sequences counts for in that of one
 POOL_FADE = 0.99  # of what all sequences tried, at each draft
+OWN_FADE = 0.95  # of what a sequence tried, at each of its drafts: no draft gets better by time alone
 LEAST_REST = 32  # tokens that a response is expected to have before it; later as many as it has
-TRIAL_TOKENS = 3
-TRIAL_SHARE, MOST_TRIAL_S = 0.015, 1.0  # of the time of steps; saved up to this
+# Drafted in a trial: one shows whether there is anything to gain. More after one that was accepted, and where costs are
+# to be learned, which takes steps of different sizes.
+TRIAL_TOKENS, MORE_TRIAL_TOKENS = 1, 3
+# Of the time of steps: the most, and the least after some trials in vain. It is saved up to MOST_TRIAL_S.
+TRIAL_SHARE, LEAST_TRIAL_SHARE, MOST_TRIAL_S = 0.015, 0.015 / 8, 1.0
 FIRST_TRIALS = 6  # before costs are known
+LOOK_EVERY = 16  # steps from a look at the sequences, all of which had too much to read for a trial, to the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,93 +117,109 @@ class ModelDrafting(Drafting):
         self._acceptance: dict[str, Acceptance] = {}
         self._pool = Acceptance()
         self._passes = StepFit(fade=STEP_FADE, least_variance=LEAST_VARIANCE)
-        self._trial_s, self._first_trials, self._is_trial = 0.0, FIRST_TRIALS, False
+        self._pass: StepCost | None = None
+        self._first_trials, self._trial_share, self._trial_s = FIRST_TRIALS, TRIAL_SHARE, 0.0
+        self._is_trial, self._until_look = False, 0
+        self._tried = ""  # the request whose trial this step verifies
+        self._goes_on = ""  # a request of which a trial had tokens accepted, so that another one follows
 
     def propose(self, decoding: Rows[Sequence], room: int, *, prefills: bool) -> dict[str, tuple[int, ...]]:
-        self._is_trial = False
-        for acceptance in self._acceptance.values():
-            acceptance.fade()
-        chosen = [(item, row) for item in decoding if (row := self._row(item))]
+        self._is_trial, self._tried = False, ""
+        chosen = [(item, most) for item in decoding if (most := self._most_drafts(item)) > 0]
         if not chosen or room < 1:
             return {}
-        context = sum(item.length for item in decoding)
-        verify, draft = self._fit.measured(), self._cost_of_pass()
-        counts: dict[str, int] = {}
-        if verify and draft:
-            counts = self._plan(chosen, verify, draft, len(decoding), context, room)
+        counts = self._plan(chosen, decoding, room)
         if counts and self._is_control():
             return {}
         if not counts and not prefills:
-            counts = self._trial(chosen, verify, draft, room)
+            counts = self._trial(chosen, room)
         return {name: (PENDING,) * count for name, count in counts.items()}
 
-    def _row(self, sequence: Sequence) -> DraftRow | None:
-        most = min(self._most_tokens(sequence), self._context_tokens - sequence.length)
-        if most < 1:
-            return None
-        acceptance = self._acceptance.setdefault(sequence.request.id, Acceptance())
-        lag = sequence.length - self.cache.computed(sequence)
-        return DraftRow(self._rate(acceptance), most, sequence.length, lag)
+    def _most_drafts(self, sequence: Sequence) -> int:
+        return min(self._most_tokens(sequence), self._context_tokens - sequence.length)
 
-    def _rate(self, acceptance: Acceptance) -> float:
+    def _rate(self, request_id: str) -> float:
         """The share to expect, which is that of all sequences as long as little is known of this one."""
-        expected = self._pool.rate
-        return (acceptance.accepted + expected * POOL_WEIGHT) / (acceptance.tried + POOL_WEIGHT)
+        expected, own = self._pool.rate, self._acceptance.get(request_id)
+        if own is None:
+            return expected
+        return (own.accepted + expected * POOL_WEIGHT) / (own.tried + POOL_WEIGHT)
 
-    def _cost_of_pass(self) -> StepCost | None:
-        return self._passes.measured() or self._passes.cost()
+    def _lag(self, sequence: Sequence) -> int:
+        return sequence.length - self.cache.computed(sequence)
 
-    def _plan(
-        self,
-        chosen: Rows[tuple[Sequence, DraftRow]],
-        verify: StepCost,
-        draft: StepCost,
-        decodes: int,
-        context: int,
-        room: int,
-    ) -> dict[str, int]:
-        """How many tokens to draft, by request ID.
+    def _plan(self, chosen: Rows[tuple[Sequence, int]], decoding: Rows[Sequence], room: int) -> dict[str, int]:
+        """How many tokens to draft, by request ID. `chosen`: sequences and how many each may draft.
 
         What the draft model lacks of a sequence it reads once: that must pay by what is still to come of the response,
         all other work by the next step alone.
         """
-        read = [DraftRow(row.rate, row.most, row.context, min(row.lag, 2)) for _, row in chosen]
-        pace = draft_plan(read, verify, draft, decodes, context, room).pace
+        draft, decodes = self._pass, len(decoding)
+        likely = [(item, rate, most) for item, most in chosen if (rate := self._rate(item.request.id)) >= LEAST_GAIN]
+        if not likely or draft is None or (verify := self._step_cost()) is None:
+            return {}
+        context = sum(item.length for item in decoding)
+        rows = [DraftRow(rate, most, item.length, 1) for item, rate, most in likely]
+        if draft_plan(rows, verify, draft, decodes, context, room).pace <= 1.0:
+            return {}
+        lags = [self._lag(item) for item, *_ in likely]
+        rows = [replace(row, lag=min(lag, 2)) for row, lag in zip(rows, lags, strict=True)]
+        pace = draft_plan(rows, verify, draft, decodes, context, room).pace
         if pace <= 1.0:
             return {}
         saved_s = (1.0 - 1.0 / pace) * verify.seconds(decodes, context) / decodes  # by each token to come
         paying = [
-            index
-            for index, (item, row) in enumerate(chosen)
-            if row.lag <= self._most + 1
-            or draft.seconds(row.lag, row.lag * row.context // 2) < saved_s * expected_rest(item)
+            (item.request.id, row)
+            for (item, *_), row, lag in zip(likely, rows, lags, strict=True)
+            if lag <= self._most + 1 or draft.seconds(lag, lag * row.context // 2) < saved_s * expected_rest(item)
         ]
-        rows = [read[index] for index in paying]
-        counts = draft_plan(rows, verify, draft, decodes, context, room).counts
-        return {chosen[index][0].request.id: count for index, count in zip(paying, counts, strict=True) if count}
+        counts = draft_plan([row for _, row in paying], verify, draft, decodes, context, room).counts
+        return {name: count for (name, _), count in zip(paying, counts, strict=True) if count}
 
-    def _trial(
-        self, chosen: Rows[tuple[Sequence, DraftRow]], verify: StepCost | None, draft: StepCost | None, room: int
-    ) -> dict[str, int]:
-        """A draft of one sequence whatever it gains, where there is time for it."""
-        item, row = min(chosen, key=lambda pair: (pair[1].lag, -pair[1].rate))
-        count = min(TRIAL_TOKENS, row.most, room)
+    def _trial(self, chosen: Rows[tuple[Sequence, int]], room: int) -> dict[str, int]:
+        """A draft of one sequence whatever it gains: where there is time for it, or as the last one was accepted."""
+        going_on = [(item, most) for item, most in chosen if item.request.id == self._goes_on]
+        self._goes_on = ""
+        if not going_on and not self._first_trials and not self._may_look():
+            return {}
+        rows = [
+            (item.request.id, DraftRow(self._rate(item.request.id), most, item.length, self._lag(item)))
+            for item, most in going_on or chosen
+        ]
+        name, row = min(rows, key=lambda pair: (pair[1].lag, -pair[1].rate))
+        more = going_on or self._first_trials or row.rate >= LEAST_GAIN
+        count = min(MORE_TRIAL_TOKENS if more else TRIAL_TOKENS, row.most, room)
         if self._first_trials:
             self._first_trials -= 1
-        elif draft is None or self._trial_s < _trial_s(row, count, verify, draft):
-            return {}
-        else:
-            self._is_trial = True
+        elif self._pass is not None:
+            verify = self._step_cost()
+            if not going_on and self._trial_s < _trial_s(row, count, verify, self._pass):
+                self._until_look = LOOK_EVERY
+                return {}
+            self._is_trial, self._tried = True, name
             self._trial_s -= _verify_s(row, count, verify)  # what its passes take is taken off when it is measured
-        return {item.request.id: count}
+        return {name: count}
+
+    def _may_look(self) -> bool:
+        """Whether there is time for the shortest trial, and sequences were not just looked at."""
+        if self._pass is None or self._trial_s < self._pass.seconds(1, 1):
+            return False
+        self._until_look -= 1
+        return self._until_look < 0
 
     def acceptance(self, request_id: str) -> Acceptance | None:
         return self._acceptance.get(request_id)
 
     def observe_verified(self, request_id: str, drafted: int, accepted: int) -> None:
+        own = self._acceptance.setdefault(request_id, Acceptance())
+        own.tried, own.accepted = own.tried * OWN_FADE, own.accepted * OWN_FADE
         super().observe_verified(request_id, drafted, accepted)
         self._pool.tried, self._pool.accepted = self._pool.tried * POOL_FADE, self._pool.accepted * POOL_FADE
         self._pool.observe(drafted, accepted)
+        if request_id != self._tried:
+            return
+        self._trial_share = TRIAL_SHARE if accepted else max(LEAST_TRIAL_SHARE, self._trial_share / 2.0)
+        self._goes_on = request_id if accepted and self._rate(request_id) < LEAST_GAIN else ""
 
     def observe_passes(self, passes: Iterable[DraftPass]) -> None:
         """Adds what the passes of a draft took."""
@@ -205,10 +230,11 @@ class ModelDrafting(Drafting):
             if cost := self._passes.measured():
                 seconds = min(seconds, OUTLIER * cost.seconds(one.tokens, one.pairs))
             self._passes.observe(one.tokens, one.pairs, seconds)
+            self._pass = self._passes.measured() or self._passes.cost()
 
     def observe_step(self, batch: Iterable[ScheduledSequence], seconds: float) -> None:
         super().observe_step(batch, seconds)
-        self._trial_s = min(MOST_TRIAL_S, self._trial_s + TRIAL_SHARE * seconds)
+        self._trial_s = min(MOST_TRIAL_S, self._trial_s + self._trial_share * seconds)
 
     def drop_index(self, request_id: str) -> None:
         self._acceptance.pop(request_id, None)

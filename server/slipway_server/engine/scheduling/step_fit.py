@@ -23,6 +23,9 @@ class StepCost:
     def seconds(self, tokens: float, pairs: float) -> float:
         return self.fixed + self.each * tokens + self.pair * pairs
 
+    def scaled(self, factor: float) -> "StepCost":
+        return StepCost(self.fixed * factor, self.each * factor, self.pair * factor)
+
     def tokens_within(self, seconds: float, context: float) -> float:
         """How many tokens of a sequence after `context` others take `seconds`, which do not include `fixed`; 0 or more.
 
@@ -69,13 +72,17 @@ class StepFit:
             each, pair = seconds / max(tokens, 1.0), 0.0
         return StepCost(seconds - each * tokens - pair * pairs, each, pair)
 
-    def measured(self) -> StepCost | None:
-        """The fit, only where steps of different sizes determine it. Tokens that seem to save time take none."""
+    def measured(self, known: StepCost | None = None) -> StepCost | None:
+        """The fit, only where steps of different sizes determine it. Tokens that seem to save time take none.
+
+        `known`: an earlier one. Where steps have been of one size since then, it is this one, as much faster or slower
+        as these steps are.
+        """
         if self._weight == 0.0:
             return None
         tokens, pairs, seconds = (total / self._weight for total in self._sums)
         if self._products[0] / self._weight - tokens**2 <= self.least_variance:
-            return None
+            return known and known.scaled(seconds / max(known.seconds(tokens, pairs), 1e-12))
         each, pair = self._slopes(tokens, pairs, seconds)
         each = max(0.0, each)
         return StepCost(max(0.0, seconds - each * tokens - pair * pairs), each, pair)
