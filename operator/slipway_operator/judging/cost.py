@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from slipway_operator.api.v1alpha1.analysis_run import CostRun, CostSide
 from slipway_operator.judging.forecast import MOST_REQUESTS, End, divergence
-from slipway_operator.judging.margins.slowness import NODES, log_faster, log_slower
+from slipway_operator.judging.margins.slowness import log_faster, log_slower
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
 
@@ -75,9 +75,9 @@ def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> End:
     dearer, outside = ((count + 0.5) / (cost.minutes + 1) for count in (cost.dearer, cost.not_within))
     to_fail = to_pass = math.inf
     if dearer > 1 / 2:
-        to_fail = math.log(NODES / (metric.share or 1.0) / spec.false_rollback_rate) / divergence(dearer, 1 / 2)
+        to_fail = math.log(2 / (metric.share or 1.0) / spec.false_rollback_rate) / divergence(dearer, 1 / 2)
     if outside < 1 / 2:
-        to_pass = math.log(NODES / spec.false_promote_rate) / divergence(outside, 1 / 2)
+        to_pass = math.log(2 / spec.false_promote_rate) / divergence(outside, 1 / 2)
     total = min(to_fail, to_pass)
     return End(math.ceil(total) if total < MOST_REQUESTS else None, fails=to_fail < to_pass)
 
