@@ -22,7 +22,8 @@ from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
 
 TOKENS, PREDICTIONS = "Tokens", "Predictions"
-LEAST_RUNNING = 1.0  # requests in progress at all pods of a side, in the mean of a minute
+LEAST_RUNNING = 1.0  # requests in progress at all pods of a side, in the mean of a minute: pods' gauges are looked at
+LEAST_PREDICTIONS = 30.0  # in a minute
 MILLION, HOUR_S = 1e6, 3600.0
 
 
@@ -34,9 +35,16 @@ class CostRatio:
     high: float
 
 
-def ratio(canary: CostSide, stable: CostSide, seconds: float) -> CostRatio | None:
+def is_idle(side: CostSide, unit: str, seconds: float) -> bool:
+    """Whether a side did too little in so many seconds to say what its work costs."""
+    if min(side.units, side.running_seconds, side.pod_seconds) <= 0:
+        return True
+    return side.units < LEAST_PREDICTIONS if unit == PREDICTIONS else side.running_seconds < LEAST_RUNNING * seconds
+
+
+def ratio(canary: CostSide, stable: CostSide, unit: str, seconds: float) -> CostRatio | None:
     """The ratio in a minute of so many seconds; None where a side was idle."""
-    if any(side.units <= 0 or side.running_seconds < LEAST_RUNNING * seconds for side in (canary, stable)):
+    if is_idle(canary, unit, seconds) or is_idle(stable, unit, seconds):
         return None
     by_pod = _per_unit(canary, canary.pod_seconds) / _per_unit(stable, stable.pod_seconds)
     by_request = _per_unit(canary, canary.running_seconds) / _per_unit(stable, stable.running_seconds)
@@ -102,8 +110,8 @@ def nothing(row: MetricVerdict) -> str:
         return f"{row.name} compares no cost: {cost.problem}"
     if cost.idle:
         return (
-            f"{row.name} compares no cost: in {cost.idle} minutes one side had less than {LEAST_RUNNING:g} request in "
-            "progress on average, and the cost of idle pods shows nothing"
+            f"{row.name} compares no cost: in {cost.idle} minutes one side was idle, with less than "
+            f"{LEAST_RUNNING:g} request in progress on average or {LEAST_PREDICTIONS:g} predictions"
         )
     return f"{row.name} has not compared a minute yet"
 

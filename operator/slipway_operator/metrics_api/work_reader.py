@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,9 +19,11 @@ from slipway_operator.scaling_model.capacity_model import PodLoad
 SPAN_S = 60.0  # of the numbers
 LEAST_S = 40.0  # of readings before numbers are known
 MOST_READINGS = 64  # of gateways, by ModelDeployment: one each second and a little more
+E2E = "e2e"  # kind of latency: until the end of the response
 MOST_SIDES = 8  # revisions with pods
 
 Counter = tuple[str, int]  # gateway process, generation
+Latencies = tuple[int, float]  # how many were measured, and their sum in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class GatewayReading:
 
     at: float
     ended: Mapping[str, Mapping[Counter, int]]
-    in_progress: Mapping[str, int]
+    latencies: Mapping[str, Mapping[Counter, Latencies]]
 
 
 class WorkReader(Component):
@@ -97,33 +99,50 @@ class WorkReader(Component):
 
 
 def gateway_reading(gateways: tuple[Gateway, ...], now: float) -> GatewayReading:
-    """Return what gateways count now. Requests that a gateway of another generation assigned count too."""
+    """Return what gateways have counted of each revision, whichever generation assigned the requests."""
     ended: dict[str, dict[Counter, int]] = {}
-    in_progress: dict[str, int] = {}
+    latencies: dict[str, dict[Counter, Latencies]] = {}
     for gateway in gateways:
-        for name, count in gateway.inflight.items() if not gateway.gone else ():
-            in_progress[name] = in_progress.get(name, 0) + count
         for sample in gateway.samples:
+            counter = gateway.incarnation, sample.generation
             for name, side in sample.revisions.items():
-                ended.setdefault(name, {})[gateway.incarnation, sample.generation] = side.requests
-    return GatewayReading(now, ended, in_progress)
+                ended.setdefault(name, {})[counter] = side.requests
+                strata = side.slow.get(E2E, {}).values()
+                latencies.setdefault(name, {})[counter] = _latencies(strata, gateway.bounds.get(E2E, ()))
+    return GatewayReading(now, ended, latencies)
 
 
 def of_gateways(revision: str, readings: list[GatewayReading], pods: int) -> RevisionWork:
-    """Return the requests of a revision that ended between the first and the last reading, and those in progress.
+    """Return the requests of a revision that ended between the first and the last reading, and the mean in progress.
 
-    A counter that a reading lacks, as that of a process that has just started, grows from its next reading on.
+    That mean is their rate by their mean latency (Little's law): looking now and then would miss short requests. A
+    counter that a reading lacks, as that of a process that has just started, grows from its next reading on.
     """
     seconds = readings[-1].at - readings[0].at if readings else 0.0
     if seconds < LEAST_S:
         return RevisionWork(pods, seconds, problem="gateways were not read for a minute yet")
-    grown = 0
+    grown, measured, total = 0, 0, 0.0
     for before, after in pairwise(readings):
-        then = before.ended.get(revision, {})
-        for counter, count in after.ended.get(revision, {}).items():
-            grown += max(0, count - then.get(counter, count))
-    progress = sum(one.in_progress.get(revision, 0) for one in readings) / len(readings)
+        then, now = (one.ended.get(revision, {}) for one in (before, after))
+        grown += sum(max(0, count - then.get(counter, count)) for counter, count in now.items())
+        earlier, later = (one.latencies.get(revision, {}) for one in (before, after))
+        for counter, (count, sum_s) in later.items():
+            known = earlier.get(counter, (count, sum_s))
+            if count > known[0]:
+                measured, total = measured + count - known[0], total + sum_s - known[1]
+    progress = grown / seconds * max(0.0, total) / measured if measured else None
     return RevisionWork(pods, seconds, in_progress=progress, predictions=float(grown))
+
+
+def _latencies(strata: Iterable[Sequence[int]], bounds: Sequence[float]) -> Latencies:
+    """Return how many latencies histograms have, and their sum, each as in the middle of its bucket."""
+    number, total = 0, 0.0
+    for counts in strata:
+        for place, count in enumerate(counts):
+            low = bounds[place - 1] if place else 0.0
+            high = bounds[place] if place < len(bounds) else low
+            number, total = number + count, total + count * (low + high) / 2
+    return number, total
 
 
 def _tokens(loads: list[PodLoad], seconds: float) -> float | None:

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import CostRun, CostSide, Counts, Epoch, Outcome, Reason
-from slipway_operator.judging.cost import CostRatio, per_million, ratio
+from slipway_operator.judging.cost import PREDICTIONS, TOKENS, CostRatio, per_million, ratio
 from slipway_operator.judging.margins.slowness import log_faster, log_slower
 from slipway_operator.judging.verdict import judge
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples
@@ -34,9 +34,9 @@ def judged(cost: CostRun | None, *metrics: MetricSpec) -> Verdict:
 
 
 def test_at_the_same_number_of_requests_the_ratio_is_that_of_the_costs() -> None:
-    assert ratio(replace(SIDE, units=4000.0), SIDE, 60.0) == CostRatio(pytest.approx(1.5), pytest.approx(1.5))
-    assert ratio(replace(SIDE, price=7.2), SIDE, 60.0) == CostRatio(2.0, 2.0)
-    assert ratio(replace(SIDE, price=7.2, units=12_000.0), SIDE, 60.0) == CostRatio(1.0, 1.0)
+    assert ratio(replace(SIDE, units=4000.0), SIDE, TOKENS, 60.0) == CostRatio(pytest.approx(1.5), pytest.approx(1.5))
+    assert ratio(replace(SIDE, price=7.2), SIDE, TOKENS, 60.0) == CostRatio(2.0, 2.0)
+    assert ratio(replace(SIDE, price=7.2, units=12_000.0), SIDE, TOKENS, 60.0) == CostRatio(1.0, 1.0)
 
 
 @pytest.mark.parametrize("running", [1.0, 2.0, 4.0, 8.0, 16.0, 40.0])
@@ -49,19 +49,27 @@ def test_the_true_ratio_is_between_both_whatever_the_load_and_the_curve(
     def side(price: float, requests: float, slower: float) -> CostSide:
         return CostSide(price, 60.0, 60.0 * requests, 60.0 * requests / (slower * (fixed + each * requests)))
 
-    found = ratio(side(0.9, running, 1.3), side(1.0, 8.0, 1.0), 60.0)
+    found = ratio(side(0.9, running, 1.3), side(1.0, 8.0, 1.0), TOKENS, 60.0)
     assert found and found.low <= 1.17 + 1e-9 and found.high >= 1.17 - 1e-9
 
 
 def test_more_pods_with_the_same_load_each_change_nothing() -> None:
     three = CostSide(3.6, 180.0, 720.0, 18_000.0)
-    assert ratio(three, SIDE, 60.0) == CostRatio(1.0, 1.0)
+    assert ratio(three, SIDE, TOKENS, 60.0) == CostRatio(1.0, 1.0)
 
 
 @pytest.mark.parametrize("idle", [replace(SIDE, running_seconds=59.0), replace(SIDE, units=0.0), CostSide()])
 def test_an_idle_side_shows_nothing(idle: CostSide) -> None:
-    assert ratio(idle, SIDE, 60.0) is None
-    assert ratio(SIDE, idle, 60.0) is None
+    assert ratio(idle, SIDE, TOKENS, 60.0) is None
+    assert ratio(SIDE, idle, TOKENS, 60.0) is None
+
+
+def test_short_predictions_are_compared_by_their_number() -> None:
+    """Of ten milliseconds: less than one in progress."""
+    short = CostSide(3.6, 60.0, 6.0, 600.0)
+    assert ratio(replace(short, price=7.2), short, PREDICTIONS, 60.0) == CostRatio(2.0, 2.0)
+    assert ratio(replace(short, units=29.0), short, PREDICTIONS, 60.0) is None
+    assert ratio(short, short, TOKENS, 60.0) is None
 
 
 def test_the_cost_of_a_million_is_that_of_the_hours_of_the_pods() -> None:
@@ -107,7 +115,7 @@ def test_load_that_explains_all_decides_nothing_and_names_the_remedy() -> None:
     [
         (None, "cost has not compared a minute yet"),
         (CostRun(problem="canary: no price of nvidia.com/gpu"), "no cost: canary: no price of nvidia.com/gpu"),
-        (CostRun(idle=7), "in 7 minutes one side had less than 1 request in progress on average"),
+        (CostRun(idle=7), "in 7 minutes one side was idle, with less than 1 request in progress on average"),
     ],
 )
 def test_what_is_missing_is_named_and_decides_nothing(cost: CostRun | None, text: str) -> None:
@@ -198,7 +206,7 @@ def simulated(runs: int, *, price: float, slower: float, rates: tuple[float, flo
         minutes = dearer = outside = 0
         is_open = {"pass", "fail"}
         for minute in range(1, 31):
-            found = ratio(canary.minute(price), stable.minute(1.0), 60.0)
+            found = ratio(canary.minute(price), stable.minute(1.0), TOKENS, 60.0)
             if found is None:
                 continue
             minutes, dearer, outside = minutes + 1, dearer + (found.low > 1.1), outside + (found.high > 1.1)

@@ -63,8 +63,10 @@ class World:
 
     def observe(self) -> None:
         count = int(8 * self.now) if not self.restarted else 3
-        counts = GenerationCounts(1, {"a": 100}, {"a": RevisionCounts(requests=count)})
-        gateway = Gateway("gw", True, True, inflight={"a": 4}, incarnation="i", samples=(counts,))
+        slow = {"e2e": {"s": (0, count // 2, 0)}}  # each session's first request takes between 0.4 and 0.6 s
+        counts = GenerationCounts(1, {"a": 100}, {"a": RevisionCounts(requests=count, slow=slow)})
+        bounds = {"e2e": (0.4, 0.6)}
+        gateway = Gateway("gw", True, True, incarnation="i", samples=(counts,), bounds=bounds)
         gone = replace(gateway, name="old", gone=True, incarnation="j", samples=())
         observed = Observed(
             snapshots={"a": SNAPSHOT},

@@ -71,7 +71,7 @@ def test_the_same_canary_is_promoted_where_the_metric_is_a_report() -> None:
     [
         (None, "cost compares no cost: canary: no pod is ready"),
         (RevisionWork(1, 60.0, problem="no price of nvidia.com/gpu"), "canary: no price of nvidia.com/gpu"),
-        (replace(WORK, running=0.2), "minutes one side had less than 1 request in progress"),
+        (replace(WORK, running=0.2), "minutes one side was idle, with less than 1 request in progress"),
     ],
 )
 def test_what_is_missing_holds_the_rollout_and_is_named(work: RevisionWork | None, text: str) -> None:

@@ -245,7 +245,7 @@ class RevisionWork:
     problem: str = ""  # why numbers are missing
     running: float | None = None  # requests in progress at all pods, in the mean
     tokens: float | None = None  # that all pods generated
-    in_progress: float | None = None  # the same as `running`, as gateways count it
+    in_progress: float | None = None  # the same as `running`, by what gateways measured
     predictions: float | None = None  # requests that ended, as gateways count them
 
 

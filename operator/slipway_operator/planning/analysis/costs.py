@@ -43,7 +43,7 @@ def _problem(canary: RevisionWork, stable: RevisionWork) -> str:
 def _with(former: CostRun, canary: RevisionWork, stable: RevisionWork, limit: float | None) -> CostRun:
     unit = former.unit or (PREDICTIONS if not (canary.tokens or stable.tokens) else TOKENS)
     sides = _side(canary, unit), _side(stable, unit)
-    compared = ratio(sides[0], sides[1], MINUTE_S)
+    compared = ratio(sides[0], sides[1], unit, MINUTE_S)
     if compared is None:
         return replace(former, idle=former.idle + 1)
     most = math.inf if limit is None else 1 + limit
