@@ -20,6 +20,7 @@ TENANT_RESOURCE = "tenants.slipway.dev"
 MODEL_DEPLOYMENT_LABEL = "slipway.dev/modeldeployment"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 REVISION_LABEL = "slipway.dev/revision"
+STANDBY_SUFFIX = "-standby"  # of that label, at standby pods that wait
 
 
 def adapter_of(name: str) -> str | None:

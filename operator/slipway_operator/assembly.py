@@ -39,6 +39,7 @@ from slipway_operator.metrics_api.release import JobsProcesses, ReleaseLoads
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.server import MetricsApi
+from slipway_operator.metrics_api.work_reader import WorkReader
 from slipway_operator.model.analysis.measure import SecretKey
 from slipway_operator.model_routes.runner import ModelRouteRunner, NameAccess
 from slipway_operator.outbound.dialer import Dialer
@@ -240,15 +241,19 @@ def _tenants(process: Process) -> TenantRunner | None:
 
 
 def _metrics_of_pods(process: Process) -> tuple[Component, ...]:
-    """The sampler of metrics of pods, and the metrics API that shows them to autoscalers; without use none of them."""
+    """The sampler of metrics of pods, and what uses it: the metrics API for autoscalers, analyses that compare costs.
+
+    Without use there is no sampler.
+    """
     settings, metrics = process.settings, process.metrics
+    prices = dict(settings.prices)
     if not settings.metrics_api_service and not settings.engine_metrics_pods:
-        return ()
+        return (WorkReader(None, prices),)
     beside, wake = settings.engine_metrics_pods, process.queue.add
     sampler = MetricsSampler(process.gateways, process.session, beside=beside, changed=wake)
     metrics.follow_engines(lambda: engine_series.rows(sampler.every(), sampler.clock()))
     if not settings.metrics_api_service:
-        return (sampler,)
+        return sampler, WorkReader(sampler, prices)
 
     def changed(providers: dict[str, str]) -> None:
         metrics.serves(providers)
@@ -259,7 +264,7 @@ def _metrics_of_pods(process: Process) -> tuple[Component, ...]:
     jobs = JobsProcesses(process.client, process.session, settings.own_namespace, settings.jobs_service)
     release = ReleaseLoads(settings.own_namespace, process.gateways, jobs)
     api = MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed, release)
-    return sampler, ScalingRunner(sampler, wake), api
+    return sampler, WorkReader(sampler, prices), ScalingRunner(sampler, wake), api
 
 
 def _control_api(process: Process) -> ControlApi | None:

@@ -515,6 +515,12 @@ def test_costs_of_pods_by_what_they_served() -> None:
     assert "a revision without a price" in cost_views.remarks([new], [])[0]
 
 
+def test_standby_pods_cost_for_the_revision_that_they_run() -> None:
+    pods = [pod("a", "2026-01-01T11:00:00Z"), pod("a-standby", "2026-01-01T10:00:00Z")]
+    (row,) = costs.costs_of(pods, costs.prices_of(PAGE), None, 0.0, NOW)
+    assert (row.revision, row.pods, row.pod_hours, row.cost) == ("a", 2, 3.0, 9.0)
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("model", []), ("revision", None), ("requests", "5"), ("input_tokens", 1.5)]
 )

@@ -184,3 +184,47 @@ def test_a_rollback_of_a_former_spec_or_to_an_unknown_revision_does_not_hold(tok
     obj = idle(currentRevision=CANARY)
     obj["spec"]["rollout"] = {"rollbackTo": token}
     assert look(obj).rollback is None
+
+
+def standby(name: str, *, loaded: bool, revision: str) -> dict[str, Any]:
+    """A pod of the ReplicaSet of standby pods, whose label says whether it serves."""
+    serves = revision == STABLE
+    conditions = [
+        {"type": "Ready", "status": str(loaded and serves)},
+        {"type": "ContainersReady", "status": str(loaded)},
+    ]
+    state = {"name": "server", "ready": loaded, "restartCount": 0, "state": {"running": {}}}
+    made = pod(STABLE, name, phase="Running", conditions=conditions, containerStatuses=[state])
+    made["metadata"] |= {"ownerReferences": [{"uid": "s1"}], "labels": {"slipway.dev/revision": revision}}
+    return made
+
+
+def test_standby_pods_have_rows_that_say_what_they_do() -> None:
+    revision = {"revision": STABLE, "role": "stable", "weight": 100, "ready": 2, "replicas": 2, "standbyUid": "s1"}
+    missing = {"replicas": 2, "ready": 1, "serving": 1, "message": "no node has room"}
+    waiting = f"{STABLE}-standby"
+    pods = [
+        pod(STABLE, "x1"),
+        standby("s-a", loaded=True, revision=STABLE),
+        standby("s-b", loaded=True, revision=waiting),
+        standby("s-c", loaded=False, revision=waiting),
+    ]
+    lines = drawn(look(idle(revisions=[revision], standby=missing), pods))
+    assert lines[2:] == [
+        f"└── stable {STABLE}  weight 100%  ready 2/2  standby 1/2 wait, 1 more serve: no node has room",
+        f"    ├── chat-{STABLE}-x1  Running  1/1  restarts 0  10m",
+        f"    ├── chat-{STABLE}-s-a  Running  1/1  restarts 0  10m  standby pod that serves",
+        f"    ├── chat-{STABLE}-s-b  Running  1/1  restarts 0  10m  standby: has loaded, and waits",
+        f"    └── chat-{STABLE}-s-c  NotReady  0/1  restarts 0  10m  standby  container server runs, and its readiness "
+        "probe does not pass yet",
+    ]
+
+
+def test_standby_pods_that_go_are_terminating_and_no_other_pods_have_such_rows() -> None:
+    revision = {"revision": STABLE, "role": "stable", "weight": 100, "ready": 1, "replicas": 1, "standbyUid": "s1"}
+    leaving = standby("s-b", loaded=True, revision=f"{STABLE}-standby")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T11:59:00Z"
+    foreign = standby("s-x", loaded=True, revision=f"{STABLE}-standby")
+    foreign["metadata"]["ownerReferences"] = [{"uid": "other"}]
+    (seen,) = look(idle(revisions=[revision]), [leaving, foreign]).revisions
+    assert [(row.phase, row.standby) for row in seen.pods] == [("Terminating", "standby")] and seen.standby is None

@@ -62,6 +62,28 @@ async def test_a_deployment_has_its_revisions_steps_requests_conditions_and_even
     assert "kubectl-create" in seen and "slipway-operator" in seen and "spec.model.uri" in seen
 
 
+async def test_a_deployment_has_its_standby_pods_and_what_each_does(
+    api: Api, namespace: str, viewer: str, sign_in: SignIn
+) -> None:
+    there = {"revision": STABLE, "role": "stable", "weight": 100, "ready": 2, "replicas": 2, "standbyUid": "s1"}
+    standby = {"replicas": 1, "ready": 1, "serving": 1}
+    create_deployment(api, namespace, status=in_flight(revisions=[there], standby=standby))
+    labels = {"slipway.dev/modeldeployment": "chat", "app.kubernetes.io/managed-by": "slipway"}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "chat-s", "uid": "s1"}
+    for name, revision in (("chat-waits", f"{STABLE}-standby"), ("chat-serves", STABLE)):
+        metadata = {"name": name, "labels": labels | {"slipway.dev/revision": revision}, "ownerReferences": [owner]}
+        made = {"metadata": metadata, "spec": {"containers": [{"name": "server", "image": "x"}]}}
+        assert api.post(f"/api/v1/namespaces/{namespace}/pods", made).ok
+        ready = [{"type": "ContainersReady", "status": "True"}]
+        status = {"status": {"phase": "Running", "conditions": ready}}
+        assert api.merge(f"/api/v1/namespaces/{namespace}/pods/{name}/status", status).ok
+    client = await sign_in(viewer)
+    seen = visible(await text_of(client, f"/deployments/{namespace}/chat"))
+    assert "2 of 2 ready; standby 1/1 wait, 1 more serve" in seen
+    assert "Pod chat-waits (standby: has loaded, and waits): Running" in seen
+    assert "Pod chat-serves (standby pod that serves): Running" in seen
+
+
 async def test_the_list_has_deployments_of_a_namespace_in_pages(
     api: Api, namespace: str, viewer: str, sign_in: SignIn
 ) -> None:

@@ -79,6 +79,26 @@ def test_evidence_has_every_bound_and_what_is_not_counted_yet() -> None:
     assert len(live.chart.marks) == 2
 
 
+def test_the_ratio_of_costs_has_its_bound_and_its_line() -> None:
+    series = {"metric": "cost", "unit": "CostRatio", "limit": 1.1, "points": [{"seconds": 90, "low": 0.9, "high": 1.3}]}
+    run = analysis_run()
+    run["status"]["series"] = [series]
+    sides = {"canary": {"price": 2.5}, "stable": {"price": 1.25}}
+    run["status"]["verdict"]["cost"] = {"minutes": 3, "idle": 1, "low": 0.9, "high": 1.3, **sides}
+    found = read_evidence(run)
+    (bound,) = found.bounds
+    assert not bound.holds and bound.sentence == (
+        "at most 1.3 times stable's cost of a token or prediction, in the mean of the minutes: not below the limit of "
+        "1.1"
+    )
+    assert (
+        "cost: 0.9 to 1.3 times stable's at equal load; 3 minutes compared, 1 idle ones left out; a pod costs 2.5 an "
+        "hour on canary and 1.25 on stable"
+    ) in found.pairs
+    run["status"]["verdict"]["cost"] = {"problem": "canary: no price of nvidia.com/gpu"}
+    assert "cost: canary: no price of nvidia.com/gpu" in read_evidence(run).pairs
+
+
 @pytest.mark.parametrize(
     ("run_id", "title"),
     [

@@ -69,7 +69,7 @@ def test_the_console_reads_the_run_that_the_operator_writes() -> None:
 
 
 def test_every_unit_of_the_operator_has_words() -> None:
-    assert set(UNITS) == {intervals.EXTRA, intervals.RATIO}
+    assert set(UNITS) == {intervals.EXTRA, intervals.RATIO, intervals.COST}
 
 
 def test_a_run_that_has_just_begun_is_read() -> None:

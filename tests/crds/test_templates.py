@@ -374,6 +374,24 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             spec(metric(), metric(name="b", event="PredictionDrift", share=None, dryRun=True)),
         ],
     ),
+    "CostIncrease is a report with dryRun: true, and decides with maxCostIncrease": (
+        [
+            spec(metric(), metric(name="b", event="CostIncrease", share=0.1)),
+            spec(metric(maxCostIncrease=0.1)),
+            spec(metric(), metric(name="b", event="CostIncrease", share=0.1, maxCostIncrease=0.1, kind="PairedEvent")),
+            *(
+                spec(
+                    metric(), metric(name="b", event="CostIncrease", share=0.1, maxCostIncrease=0.1, **{margin: value})
+                )
+                for margin, value in (("okBelow", 0.1), ("maxRatio", 3.0), ("tolerateRatio", 1.5))
+            ),
+        ],
+        [
+            spec(metric(), metric(name="b", event="CostIncrease", share=0.1, maxCostIncrease=0.1)),
+            spec(metric(), metric(name="b", event="CostIncrease", share=0.1, maxCostIncrease=10, kind="BadEvent")),
+            spec(metric(), metric(name="b", event="CostIncrease", share=None, dryRun=True)),
+        ],
+    ),
     "PredictionDisagreement is a report with dryRun: true, and decides with maxDisagreement": (
         [
             spec(metric(event="PredictionDisagreement")),

@@ -66,7 +66,7 @@ def save_classifiers(root, **learned: Sequence[int]):
 
 
 @contextlib.asynccontextmanager
-async def serving(world, stable, canary, flags=("--auth-mode=off",)):
+async def serving(world, stable, canary, flags=("--auth-mode=off",), operator_flags=()):
     """A cluster in which the first revision is served from one folder, and the next one from another.
 
     Args:
@@ -74,10 +74,11 @@ async def serving(world, stable, canary, flags=("--auth-mode=off",)):
         stable: of the model of the first revision.
         canary: of the model of the next one.
         flags: of the gateway.
+        operator_flags: of the operator.
     """
     client, namespace, api_server, folder = world
     limited = await limited_kubeconfig(client, namespace, api_server, folder)
-    cluster = Pair(client, namespace, api_server, limited, folder, gateway_flags=flags)
+    cluster = Pair(client, namespace, api_server, limited, folder, gateway_flags=flags, operator_flags=operator_flags)
     host = ("--host", own_address())
     with ServerProcess(stable, *FLAGS, *host) as old, ServerProcess(canary, *FLAGS, *host) as new:
         cluster.stable, cluster.canary = [await asyncio.to_thread(_port_of, one) for one in (old, new)]

@@ -14,9 +14,11 @@ CANARY = "file:///models/v2"
 class ClassifierRollout:
     """A cluster in which v1 serves and v2 is its canary. Subclasses say what samples have beside the units."""
 
-    def __init__(self, template: dict[str, Any], rate: int) -> None:
-        """`rate`: requests in a second."""
-        self.world: ModelCluster = healthy(replicas=4, steps=copy.deepcopy(STEPS))
+    def __init__(self, template: dict[str, Any], rate: int, *, duration: str = "20m") -> None:
+        """`rate`: requests in a second. `duration`: of the analysis."""
+        steps = copy.deepcopy(STEPS)
+        steps[1]["analysis"]["maxDuration"] = duration  # type: ignore[index]
+        self.world: ModelCluster = healthy(replicas=4, steps=steps)
         self.world.templates = {"labels": copy.deepcopy(template)}
         self.world.rate = rate
         self.chance = Random(3)

@@ -21,6 +21,7 @@ from slipway_operator.model.cluster.observed import (
     Pod,
     PodTrouble,
     RegistryAnswer,
+    RevisionWork,
     ScalingReport,
     Snapshot,
     Workload,
@@ -93,6 +94,7 @@ class World:
     sees_drains: bool = True
     no_groups: str = ""  # why LeaderWorkerSets cannot be used
     scaling: ScalingReport | None = None  # the last decision about the number of pods
+    work: dict[str, RevisionWork] = field(default_factory=dict)  # what pods did in the last minute, by model URI
     serves_claims: bool = True
     cold_s: int = 0  # how long a pod answers three times slower at first
     mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
@@ -212,6 +214,7 @@ class World:
             analysis_runs={name: read for name, item in self.runs.items() if (read := stored_run(item))},
             autoscalers=tuple(self.autoscalers.values()),
             scaling=self.scaling,
+            work={name: self.work[self.uri(name)] for name in self.pods if self.uri(name) in self.work},
             sees_drains=self.sees_drains,
             no_groups=self.no_groups,
             serves_claims=self.serves_claims,

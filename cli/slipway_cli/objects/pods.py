@@ -1,16 +1,14 @@
 """One row for a pod, and why it is not ready, read from its status; pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from slipway_cli.api import Json
+from slipway_cli.api import COMPONENT_LABEL, REVISION_LABEL, STANDBY_SUFFIX, Json
 from slipway_cli.objects.times import parse_time
 
 # Ordinary reasons for which a container waits; they add nothing to the phase.
 _ORDINARY = ("", "PodInitializing", "ContainerCreating")
-
-_COMPONENT, _REVISION = "app.kubernetes.io/component", "slipway.dev/revision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +22,7 @@ class PodRow:
     restarts: int
     created_at: datetime | None
     why: str | None
+    standby: str | None = None  # of a standby pod: what it does
 
 
 def list_rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: str | None = None) -> list[PodRow]:
@@ -41,9 +40,29 @@ def list_rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: s
     return sorted((read_row(pod) for pod in own), key=lambda item: item.name)
 
 
+def list_standby_rows(pods: Sequence[Json], replica_set_uid: str) -> list[PodRow]:
+    """Rows of the pods of a ReplicaSet of standby pods, sorted by name: those that serve, and those that wait."""
+    own = (
+        pod
+        for pod in pods
+        if any(ref.get("uid") == replica_set_uid for ref in pod["metadata"].get("ownerReferences") or ())
+    )
+    return sorted(map(_read_standby, own), key=lambda item: item.name)
+
+
+def _read_standby(pod: Json) -> PodRow:
+    row, status = read_row(pod), pod.get("status") or {}
+    if not str((pod["metadata"].get("labels") or {}).get(REVISION_LABEL, "")).endswith(STANDBY_SUFFIX):
+        return replace(row, standby="standby pod that serves")
+    if row.phase != "Terminating" and _condition(status, "ContainersReady").get("status") == "True":
+        # Its gate is closed, so that no request comes: nothing is wrong with it.
+        return replace(row, phase=status.get("phase", "Unknown"), why=None, standby="standby: has loaded, and waits")
+    return replace(row, standby="standby")
+
+
 def _is_worker(pod: Json, revision: str) -> bool:
     labels = pod["metadata"].get("labels") or {}
-    return labels.get(_COMPONENT) == "worker" and labels.get(_REVISION) == revision
+    return labels.get(COMPONENT_LABEL) == "worker" and labels.get(REVISION_LABEL) == revision
 
 
 def read_row(pod: Json) -> PodRow:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from slipway_cli.api import MODEL_DEPLOYMENT_LABEL, REVISION_LABEL, Json
+from slipway_cli.api import MODEL_DEPLOYMENT_LABEL, REVISION_LABEL, STANDBY_SUFFIX, Json
 from slipway_cli.objects.times import parse_time
 
 Revision = tuple[str, str, str]  # namespace, name of the ModelDeployment, revision
@@ -169,7 +169,8 @@ def _running(pods: Iterable[Json]) -> Iterator[tuple[Revision, float]]:
         conditions = status.get("conditions") or ()
         placed: Json = next((item for item in conditions if item.get("type") == "PodScheduled"), {})
         since = parse_time(placed.get("lastTransitionTime")) or parse_time(metadata.get("creationTimestamp"))
-        key = metadata["namespace"], labels.get(MODEL_DEPLOYMENT_LABEL, ""), labels.get(REVISION_LABEL, "")
+        revision = str(labels.get(REVISION_LABEL, "")).removesuffix(STANDBY_SUFFIX)  # the operator's cost has both too
+        key = metadata["namespace"], labels.get(MODEL_DEPLOYMENT_LABEL, ""), revision
         if since:  # the API server writes one with each pod
             yield key, since.timestamp()
 

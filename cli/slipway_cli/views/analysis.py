@@ -13,6 +13,7 @@ from slipway_cli.views.table import format_table
 FORECAST_S = 300  # how long after the last count of requests a forecast still holds
 # The forecast at the end of the operator's message about an analysis.
 _FORECAST = re.compile(r"; about \d+ (?:s|min|h) left")
+_SIDES = ("canary", "stable")
 _COLUMNS = ("metric", "finding", "bad on canary", "bad on stable", "evidence", "needs")
 
 
@@ -138,6 +139,17 @@ def format_pairs(verdict: Json) -> Iterator[str]:
             f"population stability index {found.get('psi', '?')} ({found.get('chance', '?')} of chance is taken off)"
         )
         yield f"predictions: {read}; {index}; evidence {found.get('evidence', '?')} that they differ at all"
+    if isinstance(cost := verdict.get("cost"), dict):
+        yield _cost(cost)
+
+
+def _cost(cost: Json) -> str:
+    if not cost.get("minutes"):
+        return f"cost: {cost.get('problem') or 'no minute compared yet'}"
+    prices = [found.get("price", "?") if isinstance(found := cost.get(side), dict) else "?" for side in _SIDES]
+    used = f"{cost.get('minutes')} minutes compared, {cost.get('idle', 0)} idle ones left out"
+    pods = f"a pod costs {prices[0]} an hour on canary and {prices[1]} on stable"
+    return f"cost: {cost.get('low', '?')} to {cost.get('high', '?')} times stable's at equal load; {used}; {pods}"
 
 
 def _scores(scores: Json) -> str:

@@ -36,6 +36,7 @@ class RevisionView:
     leaves_at: str | None
     pods: tuple[PodRow, ...]
     entry: str | None = None  # of a pool: whether it is in memory, and why it is not served
+    standby: str | None = None  # how many standby pods wait and serve, and why some are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +201,26 @@ def _revisions(of: Deployment, pod_items: Sequence[Json], pool: Pool | None) -> 
             replicas=item.get("replicas", 0),
             inflight=item.get("inflight"),
             leaves_at=item.get("scaleDownAt"),
-            pods=tuple(pods.list_rows(pod_items, of.name, item["revision"], item.get("replicaSetUid"))),
+            pods=tuple(_pods(of, item, pod_items)),
             entry=_entry(pool, of.name, item["revision"]) if pool else None,
+            standby=_standby(of.status.get("standby")) if item["revision"] == of.status.get("stableRevision") else None,
         )
+
+
+def _pods(of: Deployment, item: Json, pod_items: Sequence[Json]) -> list[PodRow]:
+    """Those that take requests, then standby pods."""
+    rows = pods.list_rows(pod_items, of.name, item["revision"], item.get("replicaSetUid"))
+    return rows + (pods.list_standby_rows(pod_items, uid) if (uid := item.get("standbyUid")) else [])
+
+
+def _standby(standby: Any) -> str | None:
+    """A sentence about spec.standbyReplicas; None without standby pods."""
+    if not isinstance(standby, dict):
+        return None
+    wanted, ready, serving = (standby.get(name, 0) for name in ("replicas", "ready", "serving"))
+    more = f", {serving} more serve" if serving else ""
+    message = f": {standby['message']}" if standby.get("message") else ""
+    return f"standby {ready}/{wanted} wait{more}{message}"
 
 
 def _entry(pool: Pool, name: str, revision: str) -> str:

@@ -75,6 +75,7 @@ def _revision(item: RevisionView) -> Text:
     line.append(f"  {item.version}" if item.version else "")
     line.append(f"  weight {item.weight}%  ready {item.ready}/{item.replicas}")
     line.append(f"  {item.entry}" if item.entry else "")
+    line.append(f"  {item.standby}" if item.standby else "")
     line.append("" if item.inflight is None else f"  in flight {item.inflight}")
     return line.append(f"  may leave at {item.leaves_at}" if item.leaves_at else "")
 
@@ -83,6 +84,7 @@ def _pod(pod: PodRow, now: datetime) -> Text:
     style = "green" if pod.is_ready else "dim" if pod.phase in ("Terminating", "Pending", "Running") else "red"
     line = Text.assemble(f"{pod.name}  ", (pod.phase, style), f"  {pod.containers}  restarts {pod.restarts}")
     line.append(f"  {format_age(pod.created_at, now)}")
+    line.append(f"  {pod.standby}" if pod.standby else "")
     return line.append(f"  {pod.why}" if pod.why else "")
 
 

@@ -14,6 +14,10 @@ MOST_ROWS = 12  # of the numbers below a picture
 # Unit of a series → what it bounds, and what its numbers are called in a sentence.
 UNITS = {
     "ExtraPerThousand": ("extra bad responses per 1,000", "extra bad responses per 1,000 compared with stable"),
+    "CostRatio": (
+        "cost of a token or prediction, divided by stable's",
+        "times stable's cost of a token or prediction, in the mean of the minutes",
+    ),
     "Ratio": ("rate of bad requests, divided by stable's", "times stable's rate of bad requests"),
 }
 

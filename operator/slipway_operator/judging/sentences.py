@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.analysis_run import Pace, Reason, Symptom
+from slipway_operator.judging import cost
 from slipway_operator.judging.margins import disagreement, shadow
 from slipway_operator.judging.predictions import row as predictions
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
@@ -28,6 +29,8 @@ def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: f
     """Why the canary is rejected, by the metric with the most evidence."""
     metric = next(metric for metric in spec.metrics if metric.name == row.name)
     evidence = f"evidence e={_times(total)}, {_times(threshold)} rejects"
+    if row.cost:
+        return f"{row.name}: {cost.sentence(metric, row.cost)}; {evidence}"
     if row.disagreement:
         return f"{row.name}: {disagreement.sentence(metric, row.disagreement)}; {evidence}"
     if metric.is_paired:
@@ -76,14 +79,23 @@ def predictions_of(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[st
     ]
 
 
+def costs_of(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
+    """The sentence on costs, of a metric that compared any."""
+    named = {metric.name: metric for metric in spec.metrics}
+    return [f"{row.name}: {cost.sentence(named[row.name], row.cost)}" for row in rows if row.cost and row.cost.minutes]
+
+
 def bound(row: MetricVerdict) -> str:
     """The bound on extra bad responses, with its limit."""
     assert row.extra, "only a metric with maxExtra has a bound"
     return f"at most {row.extra.at_most:g} extra bad responses per 1,000 (limit {row.extra.limit:g})"
 
 
-def wait(row: MetricVerdict) -> str:
+def wait(spec: AnalysisSpec, row: MetricVerdict) -> str:
     """What an undecided metric waits for."""
+    if row.cost:
+        metric = next(metric for metric in spec.metrics if metric.name == row.name)
+        return cost.wait(row, cost.sentence(metric, row.cost))
     if row.drift:
         return f"{row.name}: population stability index {row.drift.psi:g} so far, of {row.drift.canary} predictions"
     needed = row.samples_needed
@@ -139,18 +151,26 @@ def incomparable(
         return Reason.FEEDBACK_MISMATCH, unequal_feedback(row), row.name
     if not waiting[Finding.NO_DATA]:
         return None
-    name = waiting[Finding.NO_DATA][0].name
-    metric = next(metric for metric in spec.metrics if metric.name == name)
+    row = waiting[Finding.NO_DATA][0]
+    metric = next(metric for metric in spec.metrics if metric.name == row.name)
+    return Reason.NO_DATA, _no_data(metric, row), row.name
+
+
+def _no_data(metric: MetricSpec, row: MetricVerdict) -> str:
+    if metric.of_cost:
+        return cost.nothing(row)
     if metric.of_feedback:
-        return Reason.NO_DATA, f"{name} has no feedback on responses of canary, or none on those of stable", name
+        return f"{row.name} has no feedback on responses of canary, or none on those of stable"
     if metric.of_agreement:
-        return Reason.NO_DATA, f"{name} has no mirrored request with two predictions; {disagreement.READ}", name
+        return f"{row.name} has no mirrored request with two predictions; {disagreement.READ}"
     if metric.of_predictions:
-        return Reason.NO_DATA, f"{name} has no predictions of canary, or none of stable; {predictions.READ}", name
-    text = f"{name} has no requests on canary, or none on stable"
-    if metric.latency:
-        text = f"{text}, of a size and kind of which stable has the {LEAST_SAMPLES} that define slow"
-    return Reason.NO_DATA, text, name
+        return f"{row.name} has no predictions of canary, or none of stable; {predictions.READ}"
+    text = f"{row.name} has no requests on canary, or none on stable"
+    return (
+        f"{text}, of a size and kind of which stable has the {LEAST_SAMPLES} that define slow"
+        if metric.latency
+        else text
+    )
 
 
 def unequal_feedback(row: MetricVerdict) -> str:

@@ -6,14 +6,14 @@ not to be worse than its margin and nothing prevents a pass. Everything else, ab
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, ExtraBound, Outcome, Reason, Symptom
-from slipway_operator.judging import forecast, sentences
+from slipway_operator.judging import cost, forecast, sentences
 from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_upper
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
@@ -168,6 +168,7 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
         *_favoured(spec, reading),
         *_reports(reading, deciding),
         *sentences.predictions_of(spec, rows),
+        *sentences.costs_of(spec, rows),
     ]
     return conclude(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
 
@@ -178,7 +179,7 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
     Where pairs are few, the message has the expected time as well.
     """
     drift = next((row.drift for row in verdict.metrics if row.drift), None)
-    verdict = dataclasses.replace(verdict, predictions=drift)
+    verdict = dataclasses.replace(verdict, predictions=drift, cost=reading.cost if spec.cost else None)
     if not spec.compares_pairs:
         return verdict
     gating = {metric.name for metric in spec.gating}
@@ -189,9 +190,8 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
-    if metric.of_predictions or metric.of_agreement or metric.of_choices:
-        row = predictions.row if metric.of_predictions else agreement.row
-        return row(spec, metric, reading)
+    if by_its_own := _own_row(metric):
+        return by_its_own(spec, metric, reading)
     if metric.is_paired:
         return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
@@ -227,6 +227,15 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
         samples_needed=sums["canary_units"] if decided else end.samples,
         extra=_extra(metric, tally, spec.false_promote_rate),
     )  # fmt: skip
+
+
+def _own_row(metric: MetricSpec) -> Callable[[AnalysisSpec, MetricSpec, Reading], MetricVerdict] | None:
+    """What makes the row of a metric that compares no rates of bad events; None of any other."""
+    if metric.of_cost:
+        return cost.row
+    if metric.of_predictions:
+        return predictions.row
+    return agreement.row if metric.of_agreement or metric.of_choices else None
 
 
 def _row_of(metric: MetricSpec, finding: Finding, sums: dict[str, int], **numbers: Any) -> MetricVerdict:
@@ -314,10 +323,11 @@ def _doubt_of_all(
     """Why no comparison is valid, so that there is no pass or fail (reason, message, metric); None if they are."""
     if spec.compares_pairs:
         return shadow.doubt_of_all(spec, reading, rows)
-    if not any(row.canary_units and row.stable_units for row in rows):
+    counted = [row for row in rows if not row.cost]  # costs have minutes in place of requests
+    if counted and not any(row.canary_units and row.stable_units for row in counted):
         if reading.seconds < spec.min_samples.warmup_seconds:
             return Reason.WARM_UP, sentences.warming(spec, reading), ""
-        return Reason.NO_DATA, sentences.nothing(reading, rows), ""
+        return Reason.NO_DATA, sentences.nothing(reading, counted), ""
     if reading.age_seconds > spec.stale_seconds:
         text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
         return Reason.STALE, text, ""
@@ -349,10 +359,10 @@ def _doubt_of_passing(
         return doubt
     undecided = [*waiting[Finding.WORSE], *waiting[Finding.UNDECIDED]]
     if undecided:
-        slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
-        return Reason.UNDECIDED, sentences.wait(slowest), slowest.name
-    fewest = min(rows, key=lambda row: row.canary_units)
-    if fewest.canary_units < least.canary_requests:
+        slowest = max(undecided, key=lambda row: (row.samples_needed or math.inf, row.cost is not None))
+        return Reason.UNDECIDED, sentences.wait(spec, slowest), slowest.name
+    fewest = min((row for row in rows if not row.cost), key=lambda row: row.canary_units, default=None)
+    if fewest and fewest.canary_units < least.canary_requests:
         return (
             Reason.UNDECIDED,
             f"n={fewest.canary_units}, needs {least.canary_requests} canary requests at least",
@@ -388,7 +398,7 @@ def _total(logs: Iterable[float]) -> float:
 
 def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
     """The verdict with canary's samples so far and, where a decision is expected, those needed and the seconds left."""
-    deciding = [metric for metric in spec.gating if not _is_covered(spec, metric)]
+    deciding = [metric for metric in spec.gating if not (metric.of_cost or _is_covered(spec, metric))]
     if spec.compares_pairs and reading.seconds < spec.min_samples.warmup_seconds:
         deciding = [metric for metric in deciding if not metric.latency]  # counted after the warm-up
     counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in deciding]
@@ -396,8 +406,8 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
     verdict = dataclasses.replace(verdict, samples=min(samples, default=0))
     if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.samples or reading.seconds <= 0:
         return verdict
-    if any(row.drift and row.finding is Finding.UNDECIDED for row in verdict.metrics):
-        return verdict  # how long an index stays above its bound without a proof is not known
+    if any((row.drift or row.cost) and row.finding is Finding.UNDECIDED for row in verdict.metrics):
+        return verdict  # how long an index stays above its bound without a proof is not known; costs count minutes
     ends = [_forecast(spec, metric, reading) for metric in deciding]
     left = [None if end.samples is None else max(1, end.samples - n) for end, n in zip(ends, samples, strict=True)]
     waits = [(more, n) for more, n in zip(left, samples, strict=True) if more is not None]

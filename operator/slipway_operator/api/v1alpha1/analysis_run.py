@@ -252,6 +252,46 @@ class PredictionDrift:
 
 
 @dataclass(frozen=True, slots=True)
+class CostSide:
+    """What pods of one revision did, and what they cost, in the compared minutes."""
+
+    price: Annotated[float, Field(ge=0)] = 0.0
+    """Price of a pod for an hour, in the currency of the operator's prices."""
+    pod_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Time of its ready pods."""
+    running_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Sum of the times for which requests were in progress at them."""
+    units: Annotated[float, Field(ge=0)] = 0.0
+    """Number of generated tokens, or of predictions."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostRun:
+    """Cost of the new revision and of stable, minute by minute. See docs/judge.md."""
+
+    counted_at: Time | None = None
+    """Time up to which minutes are counted."""
+    unit: Annotated[str, AtMost(16)] = ""
+    """What a cost is divided by: Tokens or Predictions."""
+    minutes: Int64 = 0
+    """Number of compared minutes."""
+    dearer: Int64 = 0
+    """Minutes in which the new revision cost more than maxCostIncrease allows, whatever the load explains."""
+    not_within: Int64 = 0
+    """Minutes in which it may have cost more than that."""
+    idle: Int64 = 0
+    """Minutes that are not compared, because a side had too few requests in progress."""
+    low: Annotated[float, Field(ge=0)] = 0.0
+    """Cost of the new revision by that of stable, at least: the geometric mean over the minutes."""
+    high: Annotated[float, Field(ge=0)] = 0.0
+    """Likewise, at most."""
+    canary: CostSide = CostSide()
+    stable: CostSide = CostSide()
+    problem: Annotated[str, AtMost(512)] = ""
+    """Why nothing is compared. Empty where there is no problem."""
+
+
+@dataclass(frozen=True, slots=True)
 class RampRun:
     """Ramp of a run, which chooses the weight."""
 
@@ -338,6 +378,7 @@ class RunVerdict:
     quality: PairQuality | None = None
     scores: PairScores | None = None
     predictions: PredictionDrift | None = None
+    cost: CostRun | None = None
     metrics: Annotated[tuple[MetricRow, ...], AtMost(32)] = ()
     """Result of each metric."""
 
@@ -378,7 +419,8 @@ class MetricSeries:
     """Name of the metric."""
     unit: str
     """What is bounded. ExtraPerThousand: bad responses of the new revision per 1,000 beyond those of stable. Ratio:
-    rate of bad requests to the new revision, divided by that of stable."""
+    rate of bad requests to the new revision, divided by that of stable. CostRatio: cost of its tokens or predictions,
+    divided by that of stable; an estimate."""
     limit: float
     """Bound with which the metric passes."""
     points: Annotated[tuple[SeriesPoint, ...], AtMost(MOST_POINTS)] = ()
@@ -458,6 +500,7 @@ class RunStatus:
     """Whether the models of the two revisions differ, so that drift of mirrored requests is only reported."""
     shadow: ShadowRun | None = None
     ramp: RampRun | None = None
+    cost: CostRun | None = None
     measured: Annotated[tuple[MetricRun, ...], AtMost(32)] = ()
     """Measurements of the metrics with a provider."""
     verdict: RunVerdict | None = None

@@ -127,6 +127,13 @@ from slipway_operator.api.v1alpha1.provider import (
     "PairedEvent may have in the place of maxExtra; no other event has it, or tolerance: remove the rest",
 )
 @rule(
+    "!(has(self.event) && self.event == 'CostIncrease') ? !has(self.maxCostIncrease) : !has(self.okBelow) && "
+    "!has(self.maxExtra) && (has(self.maxCostIncrease) || (has(self.dryRun) && self.dryRun)) && "
+    "self.tolerateRatio == 1.0 && self.maxRatio == 2.0 && (!has(self.kind) || self.kind == 'BadEvent')",
+    "CostIncrease is a report with dryRun: true, and decides with maxCostIncrease, which no other event has: remove "
+    "the rest",
+)
+@rule(
     "!(has(self.okBelow) && (has(self.maxExtra) || has(self.maxSlowdown)))",
     "a metric passes by okBelow and maxRatio, or by maxExtra or maxSlowdown: remove okBelow",
 )
@@ -184,14 +191,14 @@ class TemplateMetric(ApiType):
                     "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
                     "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'BlockedAnswer', "
                     "'RedactedAnswer', 'AnswerDiffers', 'TokensFlip', 'LowerScore', 'WrongAnswer', "
-                    "'PredictionDrift', 'PredictionDisagreement', 'FellBack'] || "
+                    "'PredictionDrift', 'PredictionDisagreement', 'FellBack', 'CostIncrease'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
                     "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
                     "NonFiniteLogits, InvalidJSON, HungAnswer, BlockedAnswer, RedactedAnswer, AnswerDiffers, "
-                    "TokensFlip, LowerScore, WrongAnswer, PredictionDrift, PredictionDisagreement, FellBack or one "
-                    "like Slower(ttft, stable.p95)"
+                    "TokensFlip, LowerScore, WrongAnswer, PredictionDrift, PredictionDisagreement, FellBack, "
+                    "CostIncrease or one like Slower(ttft, stable.p95)"
                 ),
             ),
         ]
@@ -208,7 +215,8 @@ class TemplateMetric(ApiType):
     a wrong one. FellBack is a request that went to a fallback of spec.traffic or of a ModelRoute, whatever the reason.
     Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares what
     classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request for
-    which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does."""
+    which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does.
+    CostIncrease compares what a million generated tokens, or predictions, cost, by the prices of the operator."""
     scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
@@ -235,6 +243,9 @@ class TemplateMetric(ApiType):
     new revision is rejected when its share is proved to be above it, and passes when it is proved to be below. Of
     TokensFlip it is the share of the tokens that stable would choose, in the mean over the responses, up to which the
     new revision may choose others. It decides for other weights too."""
+    max_cost_increase: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Fraction by which generated tokens, or predictions, may cost more than stable's: 0.1 is 10 %. The new revision is
+    rejected when it is proved to cost more than that in most minutes, and passes when it is proved not to."""
     tolerance: TemplateTolerance | None = None
     provider: Provider | None = None
     success_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None

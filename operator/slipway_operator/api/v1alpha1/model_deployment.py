@@ -577,6 +577,9 @@ class ModelDeploymentSpec(InputsRecord):
             PrinterColumn("Stable", "string", ".status.stableRevision", "Revision that was last promoted."),
             PrinterColumn("Canary", "string", ".status.canaryRevision", "Revision under test."),
             PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
+            PrinterColumn(
+                "Standby", "integer", ".status.standby.ready", "Standby pods that have loaded and wait.", wide=True
+            ),
             PrinterColumn("Model", "string", ".status.model", "Name that clients send as model.", wide=True),
             PrinterColumn(
                 "Endpoint", "string", ".status.endpoint", "Base URL for OpenAI clients inside the cluster.", wide=True

@@ -12,13 +12,15 @@ from slipway_operator.judging.margins.extra import extra_upper, live_bets, live_
 from slipway_operator.model.analysis.spec import Kind, MetricSpec
 
 THOUSAND = 1000
-EXTRA, RATIO = "ExtraPerThousand", "Ratio"
+EXTRA, RATIO, COST = "ExtraPerThousand", "Ratio", "CostRatio"
 
 Interval = tuple[float, float]
 
 
 def unit_of(metric: MetricSpec) -> tuple[str, float] | None:
     """What is bounded of a metric, and the limit of it; None of one whose result is no such bound."""
+    if metric.of_cost:
+        return (COST, 1 + metric.max_cost_increase) if metric.max_cost_increase is not None else None
     if metric.of_predictions or metric.of_agreement or (metric.is_paired and metric.max_extra is None):
         return None
     return (EXTRA, metric.max_extra) if metric.max_extra is not None else (RATIO, metric.max_ratio)

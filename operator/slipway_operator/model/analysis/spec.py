@@ -19,6 +19,7 @@ class OnInconclusive(StrEnum):
 WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client reported a wrong answer
 PREDICTION_DRIFT = "PredictionDrift"  # of classic models: the distribution of predictions differs from stable's
 PREDICTION_DISAGREEMENT = "PredictionDisagreement"  # of a copy of a request: canary's prediction differs from stable's
+COST_INCREASE = "CostIncrease"  # tokens or predictions of canary cost more than stable's
 TOKENS_FLIP = "TokensFlip"  # tokens of stable's response that are not a server's first choice
 # Events about the quality of responses, in pairs of which both ended well. They are no bad responses.
 QUALITY_EVENTS = (TOKENS_FLIP, "LowerScore", PREDICTION_DISAGREEMENT)
@@ -41,9 +42,10 @@ class MetricSpec:
     at most `max_extra` extra bad responses per 1,000, or a latency less than `max_slowdown` above stable's. The
     distributions of predictions may differ by a population stability index up to `max_psi`. For copies of requests, a
     share up to `max_disagreement` of canary's predictions, or of its first choices among tokens, may differ from
-    stable's. `share` is the part of falseRollbackRate that this metric may spend. `latency` metrics are not counted
-    during warm-up, nor while canary's pods have more load than stable's; meanwhile they let no canary pass. `dry_run`
-    metrics are shown and decide nothing.
+    stable's. Its tokens or predictions may cost more by the fraction `max_cost_increase`. `share` is the part of
+    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while canary's
+    pods have more load than stable's; meanwhile they let no canary pass. `dry_run` metrics are shown and decide
+    nothing.
 
     Raises:
         ValueError: when the metric is invalid; the message is for the author of the template.
@@ -60,6 +62,7 @@ class MetricSpec:
     max_slowdown: float | None = None
     max_psi: float | None = None
     max_disagreement: float | None = None
+    max_cost_increase: float | None = None
     tolerance: PredictionTolerance | None = None
     latency: bool = False
     dry_run: bool = False
@@ -76,6 +79,10 @@ class MetricSpec:
     @property
     def of_predictions(self) -> bool:
         return self.event == PREDICTION_DRIFT
+
+    @property
+    def of_cost(self) -> bool:
+        return self.event == COST_INCREASE
 
     @property
     def of_agreement(self) -> bool:
@@ -187,6 +194,11 @@ class AnalysisSpec:
     def compares_predictions(self) -> bool:
         """Whether a metric compares the distributions of what both revisions predict."""
         return any(metric.of_predictions for metric in self.metrics)
+
+    @property
+    def cost(self) -> MetricSpec | None:
+        """The metric that compares costs; None without one."""
+        return next((metric for metric in self.metrics if metric.of_cost), None)
 
     def tolerance(self, *, paired: bool) -> PredictionTolerance | None:
         """The tolerance for predictions of pairs, else of mirrored requests; None if no metric compares these."""

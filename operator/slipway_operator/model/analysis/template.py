@@ -15,6 +15,7 @@ from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec
 from slipway_operator.api.v1alpha1.provider import TemplateTolerance, TemplateVeto
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import (
+    COST_INCREASE,
     PREDICTION_DISAGREEMENT,
     PREDICTION_DRIFT,
     QUALITY_EVENTS,
@@ -119,6 +120,7 @@ def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
     for event, paired in ((PREDICTION_DRIFT, False), (PREDICTION_DISAGREEMENT, False), (PREDICTION_DISAGREEMENT, True)):
         if sum(one.event == event and (one.kind == Kind.PAIRED_EVENT) == paired for one in spec.metrics) > 1:
             raise ValueError(f"two metrics have the event {event}; one compares all predictions: remove one")
+    _check_costs(spec.metrics)
     return AnalysisSpec(
         metrics=tuple(_metric(metric) for metric in spec.metrics if not metric.provider),
         false_rollback_rate=spec.false_rollback_rate,
@@ -220,6 +222,25 @@ def _check_predictions(metric: TemplateMetric, kind: Kind) -> None:
         raise ValueError(f"{who} tolerance goes with {PREDICTION_DISAGREEMENT}; remove it")
 
 
+def _check_costs(metrics: Sequence[TemplateMetric]) -> None:
+    """Check that one metric at most compares costs, beside another one that counts requests of both sides."""
+    costs = [metric for metric in metrics if metric.event == COST_INCREASE]
+    if len(costs) > 1:
+        raise ValueError(f"two metrics have the event {COST_INCREASE}; one compares the cost: remove one")
+    split = (one for one in metrics if one.event and one not in costs and one.kind != Kind.PAIRED_EVENT)
+    if costs and not any(split):
+        raise ValueError(f"metric {costs[0].name!r}: {COST_INCREASE} needs another metric beside it: add BadResponse")
+
+
+def _check_cost(metric: TemplateMetric, kind: Kind) -> None:
+    who, its_own = f"metric {metric.name!r}:", metric.event == COST_INCREASE
+    if its_own and kind is not Kind.BAD_EVENT:
+        raise ValueError(f"{who} {COST_INCREASE} compares the pods of both revisions; leave kind out")
+    limited = metric.max_cost_increase is not None
+    if (limited and not its_own) or (its_own and not limited and not metric.dry_run):
+        raise ValueError(f"{who} maxCostIncrease goes with {COST_INCREASE}, which has dryRun: true without")
+
+
 def _metric(metric: TemplateMetric) -> MetricSpec:
     event = metric.event or ""
     kind = _kind(metric, event)
@@ -227,22 +248,25 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         raise ValueError(
             f"metric {metric.name!r}: maxExtra bounds responses and maxDisagreement tokens; remove one of them"
         )
-    no_extra = kind is Kind.PAIRED_DRIFT or event == PREDICTION_DISAGREEMENT or slower(event)
+    no_extra = kind is Kind.PAIRED_DRIFT or event in (PREDICTION_DISAGREEMENT, COST_INCREASE) or slower(event)
     if metric.max_extra is not None and no_extra:
         raise ValueError(f"metric {metric.name!r}: maxExtra goes with an event of split requests that is no latency")
     if metric.max_slowdown is not None and not slower(event):
         raise ValueError(f"metric {metric.name!r}: maxSlowdown goes with a latency, such as Slower(ttft, stable.p95)")
     if metric.scorer is not None and event != LOWER_SCORE:
         raise ValueError(f"metric {metric.name!r}: scorer goes with event {LOWER_SCORE} of kind {Kind.PAIRED_EVENT}")
-    of_quality = event in (WRONG_ANSWER, PREDICTION_DRIFT) or (kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS)
+    of_quality = event in (WRONG_ANSWER, PREDICTION_DRIFT, COST_INCREASE) or (
+        kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS
+    )
     if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None and not of_quality:
-        known = ", ".join((*BAD_EVENTS, WRONG_ANSWER, PREDICTION_DRIFT, PREDICTION_DISAGREEMENT))
+        known = ", ".join((*BAD_EVENTS, WRONG_ANSWER, PREDICTION_DRIFT, PREDICTION_DISAGREEMENT, COST_INCREASE))
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
         )
     if event == FELL_BACK and kind is not Kind.BAD_EVENT:
         raise ValueError(f"metric {metric.name!r}: {FELL_BACK} counts split requests; leave kind out")
     _check_predictions(metric, kind)
+    _check_cost(metric, kind)
     return MetricSpec(
         name=metric.name,
         event=event,
@@ -255,6 +279,7 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         max_slowdown=metric.max_slowdown,
         max_psi=metric.max_psi,
         max_disagreement=metric.max_disagreement,
+        max_cost_increase=metric.max_cost_increase,
         tolerance=_tolerance(metric),
         latency=slower(event) is not None,
         dry_run=bool(metric.dry_run),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from slipway_operator.api.v1alpha1.analysis_run import (
+    CostRun,
     Counts,
     Epoch,
     ExtraBound,
@@ -51,6 +52,7 @@ class Reading:
     assigned: tuple[Epoch, ...] = ()  # requests that gateways assigned to each revision, ended or not
     clocks: tuple[int, ...] = ()  # the clock epoch of each epoch of the counts
     paces: tuple[Pace, ...] = ()  # median latencies, only for messages
+    cost: CostRun | None = None  # if the template compares costs
 
     @property
     def by_metric(self) -> Mapping[str, Counts]:
@@ -96,6 +98,7 @@ class MetricVerdict:
     extra: ExtraBound | None = None
     drift: PredictionDrift | None = None  # of a metric of predictions
     disagreement: Disagreement | None = None  # of a metric with maxDisagreement, or of predictions for copies
+    cost: CostRun | None = None  # of a metric of costs
 
     @property
     def canary_rate(self) -> float | None:
@@ -125,3 +128,4 @@ class Verdict:
     quality: PairQuality | None = None  # if the template compares tokens
     scores: PairScores | None = None  # if the template has a scorer
     predictions: PredictionDrift | None = None  # if the template compares predictions
+    cost: CostRun | None = None  # if the template compares costs

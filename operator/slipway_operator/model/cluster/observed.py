@@ -235,6 +235,20 @@ class RegistryAnswer:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RevisionWork:
+    """What the ready pods of a revision did in the last minute, and their price; None where a number is unknown."""
+
+    pods: int
+    seconds: float
+    price: float | None = None  # of a pod for an hour
+    problem: str = ""  # why numbers are missing
+    running: float | None = None  # requests in progress at all pods, in the mean
+    tokens: float | None = None  # that all pods generated
+    in_progress: float | None = None  # the same as `running`, by what gateways measured
+    predictions: float | None = None  # requests that ended, as gateways count them
+
+
 @strict
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -272,6 +286,7 @@ class Observed:
     missing_fallbacks: tuple[str, ...] = ()  # names in spec.traffic of which there is no ModelDeployment
     hold: Hold | None = None  # of an adapter, by its ModelDeployment; of a ModelDeployment, by its adapters
     registry: RegistryAnswer | None = None  # None: it was not looked up yet, or there is nothing to look up
+    work: dict[str, RevisionWork] = field(default_factory=dict)  # by revision, while an analysis compares costs
     no_groups: str = ""  # condition reason why LeaderWorkerSets cannot be used, if needed; empty: they can
 
     def ready(self, revision: str | None) -> int:

@@ -76,8 +76,11 @@ class CounterColumn:
 
 
 def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
-    """Every metric in the order of the template, then further columns of mirrored prompts, pairs and latencies."""
-    metrics = tuple(CounterColumn(metric.name, metric) for metric in spec.metrics)
+    """Every metric in the order of the template, then further columns of mirrored prompts, pairs and latencies.
+
+    Not those of costs, which no gateway counts.
+    """
+    metrics = tuple(CounterColumn(metric.name, metric) for metric in spec.metrics if not metric.of_cost)
     mirrored = [it for it in metrics if it.drift]
     unfloored = (
         CounterColumn(without_floor(it.name), it.metric, ColumnPart.NO_FLOOR)

@@ -28,6 +28,7 @@ def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerd
         quality=verdict.quality,
         scores=verdict.scores,
         predictions=verdict.predictions,
+        cost=verdict.cost,
         metrics=tuple(_row(row) for row in verdict.metrics),
     )
 

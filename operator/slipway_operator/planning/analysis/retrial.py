@@ -33,8 +33,8 @@ class Retrial:
     """A run and the verdict on it over time; `verdict` is the last one in the form of the run, with thresholds.
 
     `looks` have the judge's verdicts alone, without metrics with a provider; the last look is at the run's last
-    reading. Of earlier readings only the counts are known: they are judged as if pods had equal load and no veto
-    applied. `notes`: why this verdict may differ from the one in the run.
+    reading. Of earlier readings only the counts are known: they are judged as if pods had equal load, no veto
+    applied and no cost was compared. `notes`: why this verdict may differ from the one in the run.
     """
 
     run: RunStatus

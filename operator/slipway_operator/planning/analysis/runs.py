@@ -25,7 +25,17 @@ from slipway_operator.model.analysis.spec import AnalysisSpec, OnInconclusive
 from slipway_operator.model.analysis.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
 from slipway_operator.model.analysis.verdict import Reading, Verdict
 from slipway_operator.model.deployment.strategy import Analysis, Ramp, Strategy, TwinAnalysis
-from slipway_operator.planning.analysis import brake, counting, findings, measuring, ramping, series, trace, twins
+from slipway_operator.planning.analysis import (
+    brake,
+    costs,
+    counting,
+    findings,
+    measuring,
+    ramping,
+    series,
+    trace,
+    twins,
+)
 from slipway_operator.planning.analysis.columns import columns
 from slipway_operator.planning.facts.revision import same_weights
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
@@ -293,6 +303,7 @@ def ruled(run: RunStatus, spec: AnalysisSpec) -> Verdict:
         clocks=run.clocks,
         weights_differ=run.weights_differ,
         paces=run.paces,
+        cost=run.cost,
         shadow=run.shadow,
         running_seconds=elapsed_s(run.started_at),
     )
@@ -327,6 +338,7 @@ def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> Ru
     # If the warm-up was over at the last reading, all counts since then came after it.
     comparable = run.warm and not _has_more_to_do(course, at, run, spec)
     facts = counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
+    facts = costs.read(course, at, facts, spec)
     if one.twins:
         return twins.read(course, at, facts, spec, one.twins, complete=complete)
     if one.ramp:

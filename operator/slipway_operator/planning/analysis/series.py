@@ -33,6 +33,9 @@ def _series(run: RunStatus, spec: AnalysisSpec, seconds: int) -> Iterator[Metric
 
 
 def _point(run: RunStatus, spec: AnalysisSpec, metric: MetricSpec, seconds: int) -> SeriesPoint | None:
+    if metric.of_cost:
+        cost = run.cost
+        return SeriesPoint(seconds, cost.low, cost.high, cost.minutes) if cost and cost.minutes else None
     epochs = next((item.epochs for item in run.counts if item.metric == metric.name), ())
     found = interval(metric, epochs, run.shadow, spec.false_promote_rate)
     if found is None:
