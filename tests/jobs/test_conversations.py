@@ -308,6 +308,12 @@ async def test_strange_engines_break_nothing(keys_file: str, tmp_path: Path) -> 
             answer = await here.edge.post({"model": "chat", "input": "?"}, "/v1/responses", headers=AS_A)
             assert answer.status == 200
             assert (await answer.json())["store"] is False
+        # What is no response passes as it is, and counts as a turn that is not stored.
+        before = here.turns("unstorable")
+        here.engine.reshapes = lambda response: [response]  # type: ignore[assignment,return-value]
+        answer = await here.edge.post({"model": "chat", "input": "?"}, "/v1/responses", headers=AS_A)
+        assert answer.status == 200 and isinstance(await answer.json(), list)
+        assert here.turns("unstorable") == before + 1
         here.engine.reshapes = dict
         # A stream that breaks off is not stored, and ends with an error.
         here.engine.breaks = True
