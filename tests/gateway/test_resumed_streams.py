@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_gateway.token_streams.events import TokenEvent
 from slipway_gateway.token_streams.marks import DECODE, ENCODE, MAX_MARKS, EventMarks, RememberedStream
 from tests.server.http.inprocess import InProcess, model_of
 
@@ -139,9 +140,14 @@ def test_marks_find_each_event_and_survive_being_kept(events: list[tuple[int, in
     assert bool(kept.event_id(0)) == bool(ids)
 
 
+_OTHER_CHECKSUMS = ("1.zzzzzzzz", "1.ffffffffffffffff", "1.-5", "1. 0_0")
+
+
 def test_marks_are_bounded_and_ids_of_other_forms_are_left_out() -> None:
-    marks = EventMarks(["", "17", "a.b.c.d", f"r.s.{10**12}.00000000.h", "r.s.1.zzzzzzzz.h"])
-    assert not marks
+    for mark in ("", "17", "b.c", f"{10**12}.00000000", f"{'9' * 5000}.00000000", "²." + "0" * 8, *_OTHER_CHECKSUMS):
+        assert not EventMarks([f"r.s.{mark}.h"]) and not TokenEvent(f"r.s.{mark}.h").position
+    assert TokenEvent("r.s.17.00000000.h").position == 17 and not TokenEvent("").position
+    marks = EventMarks()
     for position in range(3 * MAX_MARKS):
         marks.add(f"r.s.{position}.00000000.h")
     assert not marks.event_id(5) and marks.event_id(3 * MAX_MARKS - 1)

@@ -313,6 +313,27 @@ async def test_what_is_too_old_is_gone_at_once_and_deleted_by_the_purge(url: str
         assert await store.usage("t") == (0, 0, 0)
 
 
+async def test_the_purge_leaves_what_a_turn_extends_while_it_waits_for_the_lock(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(url) as store:
+        await store.turn("t", "resp_1", "one", "ONE")
+        await store.turn("t", "resp_2", "two", "TWO")
+        past, lock = update(conversations).values(expires_at=1.0), store.database.lock
+        await store.database.call(lambda connection: connection.execute(past))
+
+        def locked_late(connection: Any, tenant: str) -> None:
+            lock(connection, tenant)
+            later = update(conversations).values(expires_at=1e12).where(conversations.c.id == "resp_1")
+            connection.execute(later)
+
+        monkeypatch.setattr(store.database, "lock", locked_late)
+        await store("purge")
+        assert await store.texts("t", previous_response_id="resp_1") == ["one", "ONE"]
+        with pytest.raises(NotStored):
+            await store.context("t", previous_response_id="resp_2")
+
+
 async def test_a_turn_begins_the_idle_time_again_and_no_use_extends_the_retention(url: str) -> None:
     async with opened(url, keep_s=150.0) as store:
         await store.turn("t", "resp_1", "one", "ONE")

@@ -22,6 +22,7 @@ from testkit.until import until_async
 from tests.gateway.harness import upstream
 from tests.jobs.responses_engine import Talks, served_here, talks
 from tests.jobs.world import KEY_A, settings
+from tests.process.test_sealing import keys_file as sealing_keys
 
 pytestmark = pytest.mark.integration
 AS_A = {"Authorization": f"Bearer {KEY_A}"}
@@ -307,6 +308,12 @@ async def test_strange_engines_break_nothing(keys_file: str, tmp_path: Path) -> 
             answer = await here.edge.post({"model": "chat", "input": "?"}, "/v1/responses", headers=AS_A)
             assert answer.status == 200
             assert (await answer.json())["store"] is False
+        # What is no response passes as it is, and counts as a turn that is not stored.
+        before = here.turns("unstorable")
+        here.engine.reshapes = lambda response: [response]  # type: ignore[assignment,return-value]
+        answer = await here.edge.post({"model": "chat", "input": "?"}, "/v1/responses", headers=AS_A)
+        assert answer.status == 200 and isinstance(await answer.json(), list)
+        assert here.turns("unstorable") == before + 1
         here.engine.reshapes = dict
         # A stream that breaks off is not stored, and ends with an error.
         here.engine.breaks = True
@@ -397,6 +404,27 @@ async def test_after_kills_each_item_is_stored_once_and_the_context_is_what_the_
         listed = [item async for item in here.client.conversations.items.list(made.id, order="asc", limit=100)]
         assert [item.content[0].text for item in listed] == saw
         assert len({item.id for item in listed}) == len(saw)
+
+
+async def test_what_a_lost_key_sealed_is_an_error_by_name_and_new_turns_are_stored(
+    keys_file: str, tmp_path: Path
+) -> None:
+    url = url_of(tmp_path)
+    async with talks(url, keys_file, tmp_path, sealing_keys_file=sealing_keys(tmp_path / "first", "k1")) as here:
+        first = await say(here, "Hello")
+        made = await here.client.conversations.create(items=[{"role": "user", "content": "Hello"}])
+    async with talks(url, keys_file, tmp_path, sealing_keys_file=sealing_keys(tmp_path / "other", "k2")) as here:
+        for named in ({"previous_response_id": first.id}, {"conversation": made.id}):
+            with pytest.raises(openai.InternalServerError, match="k1") as refused:
+                await say(here, "Again", **named)
+            assert refused.value.code == "sealing_key_lost"
+        assert not here.engine.seen, "no model gets a part of a context"
+        with pytest.raises(openai.InternalServerError) as refused:
+            await here.client.responses.retrieve(first.id)
+        assert refused.value.code == "sealing_key_lost"
+        await here.client.responses.delete(first.id)
+        await here.client.conversations.delete(made.id)
+        assert (await say(here, "New")).store
 
 
 async def test_without_the_flag_nothing_is_stored_and_paths_are_unknown(keys_file: str, tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ class TurnCall:
         if response is not None:
             stored = await self.store(writer.turn, headers, response)
             content = self.view(writer.turn, headers).encoded(response, stored=stored)
+        elif status == 200:
+            self.lost(writer.turn)
         elif status in _NOT_SERVED and not errors.code_and_message(content)[0]:
             # Not an error of OpenAI's API: the engine has no such path.
             message = "The engine of this model has no /v1/responses: use /v1/chat/completions."

@@ -2,9 +2,6 @@
 
 from collections.abc import Iterator
 
-import msgspec
-
-from ..wire.json_values import UNREADABLE
 from . import texts
 from .protocol import GuardFailed
 from .texts import TextPart
@@ -15,7 +12,6 @@ _DONE = b"[DONE]"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Fields of an event beside its data; a line that begins with a colon is a comment.
 _OTHER_FIELDS = frozenset({b"event", b"id", b"retry", b""})
-_ANY = msgspec.json.Decoder()
 
 
 class EventCutter:
@@ -60,7 +56,7 @@ class StreamEvent:
 
     def __init__(self, raw: bytes) -> None:
         """Raises GuardFailed: its data is neither JSON nor the end of a stream, or it has lines that are no fields."""
-        self._raw, self._value = raw, None
+        self._raw, self._value = raw, None  # `_value`: the data, decoded
         self.parts: list[TextPart] = []
         self.is_changed = self.is_last = False
         data = b"\n".join(_data_lines(raw))
@@ -69,10 +65,7 @@ class StreamEvent:
         if data == _DONE:
             self.is_last = True
             return
-        try:
-            self._value = _ANY.decode(data)
-        except (*UNREADABLE, ValueError):
-            raise GuardFailed("an event of the stream is no JSON") from None
+        self._value = texts.event(data)
         self.parts = [part for part in texts.of_event(self._value) if part.text]
         self.is_changed = texts.has_other_tokens(self._value)  # guards have not seen their text
 

@@ -5,7 +5,8 @@ that. So nothing that is no longer than half of the window is ever shown in part
 before it some that was shown; positions count in the whole text of a channel, so what one look marks stays marked.
 """
 
-from collections import deque
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -63,15 +64,21 @@ class _Channel:
         before = self.marks
         self.marks = merged((*before, *moved))
         # A mark that has grown keeps whether its replacement was sent.
-        gone = [span.start for span in before if span.start in self.sent_marks]
-        self.sent_marks = {m.start for m in self.marks if any(m.start <= start < m.end for start in gone)}
+        starts = [span.start for span in self.marks]
+        # Each mark of before is in one of the present ones.
+        self.sent_marks = {
+            starts[bisect_right(starts, span.start) - 1] for span in before if span.start in self.sent_marks
+        }
 
     def cut(self, start: int, end: int) -> str:
         """The text from `start` to `end` as clients get it, which they get now."""
         parts, at = [], start
-        for span in self.marks:
-            if span.end <= start or span.start >= end:
-                continue
+        # A response may come in many small texts, and each look may add a thousand marks.
+        first = bisect_right(self.marks, start, key=lambda span: span.end)
+        for place in range(first, len(self.marks)):
+            span = self.marks[place]
+            if span.start >= end:
+                break
             parts.append(self.raw[at - self.raw_start : max(at, span.start) - self.raw_start])
             if span.start not in self.sent_marks:
                 parts.append(span.replacement)
@@ -185,8 +192,11 @@ class HoldBack:
     def _may_pass(self, held: _Held, now_s: float) -> bool:
         if self._ended or now_s - held.since_s >= self._seconds / 2:
             return True
-        # Its own tokens are not those that follow it.
-        return all(piece.channel.held_tokens - piece.tokens >= self._tokens / 2 for piece in held.pieces)
+        # Its own tokens are not those that follow it, of other texts for the same channel too.
+        own = Counter[str]()
+        for piece in held.pieces:
+            own[piece.channel.name] += piece.tokens
+        return all(piece.channel.held_tokens - own[piece.channel.name] >= self._tokens / 2 for piece in held.pieces)
 
     def _pass(self, held: _Held) -> bytes:
         for piece in held.pieces:

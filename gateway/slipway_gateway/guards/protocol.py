@@ -7,8 +7,10 @@ compared with the texts that the guard got.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from ..wire.json_values import UNREADABLE
 from .verdict import ALLOWED, BLOCKED, DEFAULT_REPLACEMENT, REDACTED, Span, Verdict
@@ -59,7 +61,7 @@ class _Result(msgspec.Struct, forbid_unknown_fields=True):
     action: str
     reason: str = ""
     spans: list[_Span] = []
-    version: int = VERSION
+    version: Annotated[int, Meta(ge=0, le=9999)] = VERSION  # it is part of a message
 
 
 _RESULT = msgspec.json.Decoder(_Result)

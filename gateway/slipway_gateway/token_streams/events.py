@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..wire.json_values import ABSENT, UNREADABLE, integer_of, text_of
+from .marks import mark_in
 
 # An event is one token, or a sum: the server of a longer one is broken.
 MAX_EVENT_BYTES = 256 << 10
@@ -49,8 +50,8 @@ class TokenEvent(Struct, frozen=True):
     @property
     def position(self) -> int:
         """Tokens of the stream up to this event; 0 where it has no id."""
-        parts = self.event_id.rsplit(".", 3)
-        return int(parts[1]) if len(parts) == 4 and parts[1].isdigit() else 0
+        mark = mark_in(self.event_id)
+        return mark.position if mark else 0
 
     @property
     def is_last(self) -> bool:

@@ -1,7 +1,9 @@
 """Where the stream of one request can be resumed: the ids of the events that its client got (pure)."""
 
+import re
 from array import array
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -9,7 +11,23 @@ from ..wire import resume
 
 # Events whose ids are known. A client that lost more of them sends the id of its last one.
 MAX_MARKS = 1 << 14
-_MAX_POSITION = 1 << 31
+# Servers write what is between the stream and the holder, and may write anything there.
+_MARK = re.compile(r"(.*)\.([0-9]{1,9})\.([0-9a-f]{8})\.([^.]*)", re.DOTALL)
+
+
+class EventMark(NamedTuple):
+    """The parts of an event's id. `position`: tokens of the stream up to the event."""
+
+    stream: str
+    position: int
+    checksum: int
+    holder: str
+
+
+def mark_in(event_id: str) -> EventMark | None:
+    """The parts of an id; None of one that has another form."""
+    found = _MARK.fullmatch(event_id)
+    return EventMark(found[1], int(found[2]), int(found[3], 16), found[4]) if found else None
 
 
 class EventMarks:
@@ -23,15 +41,11 @@ class EventMarks:
 
     def add(self, event_id: str) -> None:
         """The client got the event with this id, behind all others. An id of another form is left out."""
-        parts = event_id.rsplit(".", 3)
-        if len(parts) != 4 or not parts[1].isdigit() or int(parts[1]) >= _MAX_POSITION:
+        mark = mark_in(event_id)
+        if mark is None:
             return
-        try:
-            mark = int(parts[1]) << 32 | int(parts[2], 16)
-        except ValueError:
-            return
-        self._stream, self._holder = parts[0], parts[3]
-        self._marks.append(mark)
+        self._stream, self._holder = mark.stream, mark.holder
+        self._marks.append(mark.position << 32 | mark.checksum)
         if len(self._marks) > MAX_MARKS + MAX_MARKS // 4:
             del self._marks[:-MAX_MARKS]
 

@@ -296,7 +296,10 @@ class ConversationStore:
         for tenant in sorted({row.tenant for row in found}):
             # In the order of all writers, which take the lock of one tenant and then its rows.
             self._database.lock(connection, tenant)
-            self._delete(connection, tenant, [row.id for row in found if row.tenant == tenant])
+            names = [row.id for row in found if row.tenant == tenant]
+            # A turn that began before the end of a conversation's time may have extended it until the lock was free.
+            still = late.where(conversations.c.tenant == tenant, conversations.c.id.in_(names))
+            self._delete(connection, tenant, [row.id for row in connection.execute(still)])
         return len(found)
 
     def erase(self, connection: Connection, tenant: str) -> int:

@@ -323,6 +323,7 @@ FAILING = {
     "a span outside": (answering(action="redact", spans=[{**_SPAN, "end": 99}]), "outside of the texts"),
     "another path": (answering(action="redact", spans=[{**_SPAN, "path": "prompt"}]), "outside of the texts"),
     "another version": (answering(action="allow", version=2), "version 2"),
+    "a version of many digits": (answering(action="allow", version=10**4000), "not as its protocol"),
     "spans of what it allows": (answering(action="allow", spans=[_SPAN]), "spans without"),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -275,3 +276,28 @@ def test_tokens_of_a_text_that_a_server_still_holds_are_left_out(has_texts: bool
 def test_tokens_of_the_text_beside_them_stay(choice: dict[str, object]) -> None:
     raw = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
     assert through([raw], "secret") == raw
+
+
+def test_texts_of_one_event_do_not_follow_one_another() -> None:
+    """A server may write one text in several choices of one index: what follows the last one is in later events."""
+    hold, shown = HoldBack(TOKENS, SECONDS), Shown()
+    parts = [{"index": 0, "delta": {"content": text}} for text in ("a long text of many tokens, ", "sec")]
+    hold.add(StreamEvent(b"data: " + json.dumps({"choices": parts}).encode() + b"\n\n"), 0.0)
+    assert hold.is_due(0.0)
+    shown.take(hold.seen({}, 0.0))
+    hold.add(StreamEvent(event_of(0, "ret")), 0.0)
+    hold.end()
+    shown.take(hold.seen({name: places(text, ["secret"]) for name, text in hold.texts().items()}, 0.0))
+    assert shown.texts == {0: f"a long text of many tokens, {MARK}"}
+
+
+def test_an_event_of_many_texts_with_many_marks_takes_no_long_time() -> None:
+    hold, shown = HoldBack(TOKENS, SECONDS), Shown()
+    parts = [{"index": 0, "delta": {"content": "ab" * 400}} for _ in range(1000)]
+    hold.add(StreamEvent(b"data: " + json.dumps({"choices": parts}).encode() + b"\n\n"), 0.0)
+    hold.end()
+    marked = {name: places(text, ["b"]) for name, text in hold.texts().items()}
+    began_s = time.thread_time()
+    shown.take(hold.seen(marked, 0.0))
+    assert time.thread_time() - began_s < 20, "each text looks at its own marks alone"
+    assert shown.texts == {0: f"a{MARK}" * 400_000}

@@ -8,6 +8,7 @@ import pytest
 from slipway_contracts.guards import GuardBuiltin, GuardDeployment, GuardSpec, GuardWebhook, guards_refusal
 from slipway_gateway.authentication.last_tenants import StoredTenants
 from slipway_gateway.guards import texts
+from slipway_gateway.guards.events import StreamEvent
 from slipway_gateway.guards.protocol import GuardFailed
 from slipway_gateway.guards.verdict import Span
 from slipway_gateway.identity.tenants import UnreadableTenant, parse
@@ -105,3 +106,36 @@ def test_a_request_has_the_guards_of_tenant_route_deployment_and_its_fallbacks()
 def test_tokens_of_any_shape_are_others(name: str, tokens: object) -> None:
     """A server is a stranger: what is no list of texts is not the text beside it."""
     assert texts.has_other_tokens({"choices": [{"text": "ab", "logprobs": {name: tokens}}]})
+
+
+def test_tokens_beside_their_own_text_are_no_others() -> None:
+    choice = {"delta": {"content": "a b"}, "text": "a b", "logprobs": {"tokens": ["a", " b"]}}
+    assert texts.has_other_tokens({"choices": [choice]}), "the text is there twice"
+    del choice["delta"]
+    assert not texts.has_other_tokens({"choices": [choice, {"text": "c"}]})
+
+
+_MANY = (
+    b"[" + b"[]," * 300_000 + b"[]]",
+    b"[" + b'"",' * 300_000 + b'""]',
+    b"[" + b'{"index":0,"text":"a"},' * 60_000 + b"{}]",
+    b"[" + b"[[]]," * 20_000 + b"[]]",
+    b"[" + b'{"logprobs":{"tokens":["a"]},"text":"a"},' * 8_000 + b"{}]",
+)
+
+
+@pytest.mark.parametrize("many", _MANY, ids=["lists", "texts", "choices", "nested", "tokens"])
+def test_what_holds_too_much_to_look_at_is_not_checked(many: bytes) -> None:
+    """Of clients and of servers: nothing else runs while a body is read."""
+    with pytest.raises(GuardFailed):
+        texts.of_request(b'{"messages":' + many + b"}")
+    with pytest.raises(GuardFailed):
+        texts.of_response(b'{"choices":' + many + b"}")
+    with pytest.raises(GuardFailed):
+        StreamEvent(b'data: {"choices":' + many + b"}\n\n")
+
+
+def test_log_probabilities_of_a_long_response_leave_its_texts_readable() -> None:
+    token = b'{"token":"a","logprob":-1.5,"bytes":[97],"top_logprobs":[' + b'{"token":"b","logprob":-2},' * 4 + b"{}]},"
+    response = b'{"choices":[{"message":{"content":"a"},"logprobs":{"content":[' + token * 6_000 + b"{}]}}]}"
+    assert texts.of_response(response).texts == {"choices[0].message.content": "a"}
