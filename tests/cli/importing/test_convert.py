@@ -74,7 +74,7 @@ def test_a_rollout_without_a_model_needs_one() -> None:
     assert canary["steps"][0] == {"setCanaryScale": {"replicas": 1}}
     assert canary["steps"][2]["analysis"]["templates"] == [{"templateName": "llm-default"}]
     assert canary["analysis"]["startingStep"] == 2
-    assert [note for note in made.notes if "setMirrorRoute" in note]
+    assert canary["steps"][-1] == {"setMirrorRoute": {"name": "mirror", "percentage": 35}}
 
 
 def test_values_of_the_chart() -> None:
