@@ -40,10 +40,10 @@ def import_(files: tuple[str, ...], uri: str) -> None:
 
     \b
     Kinds that are read:
-      KServe                   InferenceService (v1beta1), LLMInferenceService (v1alpha1, v1alpha2)
-      Argo Rollouts            Rollout, with the Deployment that its workloadRef names
-      KubeAI                   Model
-      vLLM's production-stack  values of the chart, LoraAdapter
+    - KServe: InferenceService (v1beta1), LLMInferenceService (v1alpha1, v1alpha2);
+    - Argo Rollouts: Rollout, with the Deployment that its workloadRef names;
+    - KubeAI: Model;
+    - vLLM's production-stack: values of the chart, LoraAdapter.
 
     In a folder other kinds are left out; in a file that is named they are an error.
     """

@@ -40,7 +40,7 @@ def llm_inference_service(obj: Fields) -> Imported:
     put_placement(made, template)
     put_drain(made, template)
     put_labels(made, spec)
-    spec.skip("router", "annotations")
+    spec.skip("router")
     if spec.child("storageInitializer").flag("enabled") is False:
         made.notes.append("spec.storageInitializer: the fetcher downloads here; a mounted model is pvc://claim/path")
     for name in ("baseRefs", "kvCacheOffloading"):

@@ -157,7 +157,6 @@ def _model(spec: Fields, common: Imported) -> Imported:
     if "pvcStorage" in spec:
         made.notes.append(f"{spec.path}.pvcStorage: for a shared copy of the weights see spec.model.cache")
     spec.skip("pvcStorage", "pvcAccessMode", "pvcMatchLabels", "pvcLabels", "pvcAnnotations", "storageClass")
-    spec.skip("annotations", "podAnnotations")
     if "chatTemplate" in spec:
         spec.skip("chatTemplate")
         made.notes.append(
