@@ -74,7 +74,7 @@ def test_a_rollout_without_a_model_needs_one() -> None:
     assert canary["steps"][0] == {"setCanaryScale": {"replicas": 1}}
     assert canary["steps"][2]["analysis"]["templates"] == [{"templateName": "llm-default"}]
     assert canary["analysis"]["startingStep"] == 2
-    assert [note for note in made.notes if "setMirrorRoute" in note]
+    assert canary["steps"][-1] == {"setMirrorRoute": {"name": "mirror", "percentage": 35}}
 
 
 def test_values_of_the_chart() -> None:
@@ -101,6 +101,183 @@ def test_models_of_kubeai() -> None:
     assert made.spec["resources"]["accelerator"] == {"count": 1, "type": "h100"}
     assert made.spec["traffic"]["loadBalancing"]["policy"] == "PrefixAffinity"
     assert made.spec["autoscaling"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
+
+
+def noted(made: Imported, text: str) -> bool:
+    return any(text in note for note in made.notes)
+
+
+def test_ten_manifests_of_each_tool() -> None:
+    counts = {folder.name: len(list(folder.glob("*.yaml"))) for folder in FOLDER.iterdir() if folder.is_dir()}
+    counts.pop("__pycache__", None)
+    assert len(counts) == 5 and min(counts.values()) >= 10
+
+
+def test_adapters_of_kubeai_keep_the_names_that_clients_send() -> None:
+    base, colorist, legal = read("kubeai/many_adapters.yaml")
+    assert base.spec["adapters"] == {"maxRank": 64, "maxLoaded": 2} and "args" not in base.spec["engine"]
+    assert (colorist.kind, colorist.name) == ("ModelAdapter", "colorist")
+    assert colorist.spec == {
+        "deploymentRef": {"name": "tuned"},
+        "model": {"uri": "hf://org/colorist", "name": "tuned_colorist"},
+    }
+    assert legal.spec["model"]["uri"] == "s3://adapters/legal"
+    assert noted(base, "oss://adapters/cn: adapters are downloaded from")
+    assert base.spec["replicas"] == 2
+
+
+def test_adapters_of_an_llm_inference_service() -> None:
+    base, sql, bot = read("llm_inference_service/lora.yaml")
+    assert base.spec["adapters"] == {
+        "maxLoaded": 4,
+        "maxRank": 64,
+        "secretRef": {"name": "hub"},
+    }  # 40 is no rank of vLLM
+    assert sql.spec["model"] == {"uri": "hf://org/sql-lora", "revision": "v2"} and sql.namespace == "team-b"
+    assert (bot.name, bot.spec["model"]["name"]) == ("support-bot", "Support_Bot")
+    assert noted(base, "pvc://adapters/local")
+
+
+def test_adapters_of_production_stack() -> None:
+    base, sql = read("production_stack/lora.yaml")
+    assert base.spec["adapters"] == {"maxLoaded": 4, "maxRank": 8, "secretRef": {"name": "hub"}}
+    assert base.spec["resources"]["sharedMemory"] == "20Gi"
+    assert sql.spec == {"deploymentRef": {"name": "base"}, "model": {"uri": "hf://org/sql-lora", "name": "sql_v1"}}
+    [legal] = read("production_stack/lora_adapter.yaml")
+    assert legal.kind == "ModelAdapter" and legal.spec["deploymentRef"] == {"name": "base-model"}
+    assert noted(legal, "which needs spec.adapters") and noted(legal, "write aws into spec.adapters.secretRef")
+
+
+def test_several_nodes() -> None:
+    for path in ("kserve/multi_node.yaml", "llm_inference_service/multi_node.yaml"):
+        [made] = read(path)
+        assert made.spec["engine"]["parallelism"] == {"nodes": 2, "pipeline": 2, "tensor": 8}, path
+        assert made.spec["resources"]["accelerator"] == {"count": 8}, path
+    [made] = read("production_stack/ray.yaml")
+    assert made.spec["engine"]["parallelism"] == {"nodes": 2, "pipeline": 2, "tensor": 4}
+    assert made.spec["pod"] == {"runtimeClassName": "nvidia"} and noted(made, "no Ray")
+
+
+def test_scaling_of_each_tool() -> None:
+    scaling = {
+        path: read(path)[0].spec["autoscaling"]
+        for path in (
+            *("kserve/autoscaled.yaml", "kserve/azure_batched.yaml", "llm_inference_service/scaling.yaml"),
+            *("production_stack/keda.yaml", "kubeai/patched.yaml"),
+        )
+    }
+    assert scaling["kserve/autoscaled.yaml"]["metrics"] == [
+        {"type": "InFlight", "target": "4"},
+        {"type": "CPU", "target": "60%"},
+    ]
+    assert scaling["kserve/azure_batched.yaml"]["metrics"] == [{"type": "CPU", "target": "70%"}]
+    window = scaling["llm_inference_service/scaling.yaml"]["behavior"]["scaleDown"]
+    assert window["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 60}]
+    keda = scaling["production_stack/keda.yaml"]
+    assert (keda["minReplicas"], keda["maxReplicas"], keda["idleSeconds"]) == (0, 5, 360)
+    assert keda["metrics"] == [{"type": "QueueDepth", "target": "5"}]
+    assert scaling["kubeai/patched.yaml"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 3600}}
+
+
+def test_files_variables_and_secrets() -> None:
+    [made] = read("kubeai/files.yaml")
+    assert made.spec["pod"]["volumes"] == [{"name": "files", "configMap": {"name": "templated-files"}}]
+    assert made.spec["engine"]["volumeMounts"][0]["subPath"] == "file-0" and noted(made, "as file-0 into the ConfigMap")
+    [made] = read("kubeai/from_secrets.yaml")
+    assert made.spec["engine"]["envFrom"][1] == {"prefix": "V_", "configMapRef": {"name": "settings"}}
+    assert noted(made, "MY_API_KEY: looks like a secret") and "abc" not in render(made)
+    [made] = read("kserve/custom_vllm.yaml")
+    assert made.spec["model"] == {"name": "chat", "uri": "s3://models/chat"}
+    assert made.spec["resources"] == {"accelerator": {"count": 2}, "sharedMemory": "8Gi"}
+    assert [one["name"] for one in made.spec["engine"]["env"]] == ["MODE"]
+    assert noted(made, "VLLM_API_KEY is not mapped") and noted(made, "--api-key")
+
+
+def test_storage_of_kserve() -> None:
+    [made] = read("kserve/storage_key.yaml")
+    assert made.spec["model"]["uri"] == "s3://models/boosters/v3" and noted(made, "storage-config")
+    assert "accelerator" not in made.spec["resources"] and noted(made, "runs on CPUs")
+    [made] = read("kserve/azure_batched.yaml")
+    assert (
+        made.spec["model"]["objectStore"] == {"account": "acct"}
+        and made.spec["model"]["uri"] == "az://models/credit/v1"
+    )
+    assert made.spec["batching"] == {"maxBatchSize": 64, "maxQueueDelayMicroseconds": 20_000}
+    [made] = read("kserve/modelcar.yaml")
+    assert made.spec["model"]["uri"].endswith("/iris:latest") and noted(made, "has no tag")
+
+
+def test_routes_of_argo_and_what_they_cannot_say() -> None:
+    [made] = read("argo/routes.yaml")
+    steps = made.spec["strategy"]["canary"]["steps"]
+    match = [{"headerName": "X-Team", "headerValue": {"prefix": "a"}}]
+    assert steps[1] == {"setMirrorRoute": {"name": "copies", "percentage": 20, "match": match}}
+    assert [next(iter(step)) for step in steps] == [
+        *("setHeaderRoute", "setMirrorRoute", "pause", "setHeaderRoute", "setWeight")
+    ]
+    assert noted(made, "steps[5].setHeaderRoute.match[0]: a header is compared by exact or prefix alone")
+
+
+def test_an_analysis_starts_at_the_step_that_it_named() -> None:
+    """Argo counts the steps that are left out, too."""
+    [made] = read("argo/inline.yaml")
+    canary = made.spec["strategy"]["canary"]
+    assert "analysis" in canary["steps"][canary["analysis"]["startingStep"]]
+
+
+def test_a_preview_of_argo() -> None:
+    [made] = read("argo/preview.yaml")
+    found = made.spec["strategy"]["blueGreen"]
+    assert found["autoPromotionEnabled"] is True and found["autoPromotionSeconds"] == 120
+    assert found["previewReplicaCount"] == 1 and found["scaleDownDelaySeconds"] == 86_400
+    assert noted(made, "100000 is above the most")
+
+
+def test_the_pods_of_a_workload_ref() -> None:
+    pod = yaml.safe_load((FOLDER / "argo/plain.yaml").read_text())["spec"]["template"]
+    document = changed("argo/plain.yaml", workloadRef={"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"})
+    document["spec"].pop("template")
+    with pytest.raises(Unusable, match=r"spec\.workloadRef: Deployment 'web' is not among the files"):
+        convert(document)
+    [made] = convert(document, workloads={("", "web"): {"kind": "Deployment", "spec": {"template": pod}}})
+    assert made.spec["model"]["uri"] == "hf://org/model"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (10**25, "not within 64 bits"),
+        (float("nan"), "not within 64 bits"),
+        ([{"name": "A", "value": True}], r"env\[0\].value is no text or a number"),
+        ([{"name": "A b", "value": "x"}], "spec.engine.env.* 'A b'"),
+        ([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "x"}}}], "secretKeyRef.key is missing"),
+    ],
+)
+def test_a_variable_that_is_none_is_named(value: Any, message: str) -> None:
+    document = yaml.safe_load((FOLDER / "llm_inference_service/small.yaml").read_text())
+    document["spec"]["template"]["containers"][0]["env"] = value
+    with pytest.raises(Unusable, match=message):
+        convert(document)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--served-model", "x"], "write it in full"),
+        (["--dtype=int3"], "dtype"),
+        (["--max-model-len=1"], "spec.model.maxModelLen would be '1': it is 16 to 10000000"),
+    ],
+)
+def test_arguments_that_the_operator_writes(args: list[str], message: str) -> None:
+    with pytest.raises(Unusable, match=message):
+        convert(changed("kubeai/llama.yaml", args=args))
+
+
+def test_lora_modules_become_adapters() -> None:
+    args = ["--enable-lora", "--lora-modules", "sql=org/sql", '{"name": "law", "path": "/mnt/law"}', "--max-loras=3"]
+    base, sql = convert(changed("kubeai/llama.yaml", args=args))
+    assert base.spec["adapters"]["maxLoaded"] == 3 and sql.spec["model"]["uri"] == "hf://org/sql"
+    assert noted(base, "is a folder: upload it")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
