@@ -40,6 +40,8 @@ type Counted = (i64, i64, i64);
 type Match = (String, Option<String>, Option<String>);
 type PodTuple = (String, u64, u64, bool);
 type Data = Cow<'static, [u8]>;
+/// A deployment, and the ModelRoutes and rules that led to it.
+type ChosenTuple = (String, Vec<(String, String)>);
 
 impl From<json_values::NotSure> for PyErr {
     fn from(reason: json_values::NotSure) -> Self {
@@ -304,7 +306,7 @@ fn choose_target(
     tenant: &str,
     body: &[u8],
     key: &[u8],
-) -> PyResult<Option<(String, Vec<(String, String)>)>> {
+) -> PyResult<Option<ChosenTuple>> {
     let Some((first, ..)) = model_routes.first() else { return Ok(None) };
     let first = first.clone();
     let compiled = model_routes.into_iter().map(|(name, _, rules)| (name.clone(), Arc::new(public_route(name, rules))));
