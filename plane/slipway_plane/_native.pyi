@@ -483,6 +483,22 @@ class Prefill:
     def size(self) -> int: ...
     def end(self) -> None: ...
 
+# Tenants, headers (name in lower case, exact, prefix), least and most bytes and tokens of the prompt, whether it has
+# tools, images and code, and whether there are conditions that Python alone knows.
+LaneRange = tuple[int | None, int | None]
+LaneMatch = tuple[
+    Sequence[str],
+    Sequence[tuple[str, str | None, str | None]],
+    LaneRange | None,
+    LaneRange | None,
+    tuple[bool | None, bool | None, bool | None],
+    bool,
+]
+# Name, matches, targets (kind, `namespace/name`, weight; an empty kind: forbidden), whether requests are Python's.
+LaneRule = tuple[str, Sequence[LaneMatch], Sequence[tuple[str, str, int]], bool]
+# `namespace/name`, the public names that it has, and its rules.
+LaneModelRoute = tuple[str, Sequence[str], Sequence[LaneRule]]
+
 @final
 class LaneRoute:
     """A route for `Lane.publish`. `reason`: why its requests are Python's; empty: they are plain.
@@ -554,8 +570,9 @@ class Lane:
         """`patience_s`: after it a request that is not whole, or has no response, is Python's. `log_below`: 16^8 times
         the share of requests with lines in the access log. `now_s`: of the clock of sessions. Raises ValueError."""
 
-    def publish(self, routes: Sequence[LaneRoute]) -> None:
-        """Replaces all routes. Raises ValueError: an endpoint's address is none."""
+    def publish(self, number: int, routes: Sequence[LaneRoute], model_routes: Sequence[LaneModelRoute]) -> None:
+        """Replaces all routes. `number`: of the table, which requests to be counted again have. Raises ValueError: an
+        endpoint's address is none."""
 
     def open(self, why_closed: str) -> None:
         """Whether requests are served: "" or the reason that they are not. Raises ValueError."""
@@ -670,6 +687,10 @@ class LaneCounts:
     def used_copies(self) -> list[bytes]:
         """Digests of copies that requests got."""
 
+    @property
+    def passed(self) -> list[tuple[str, str, int]]:
+        """Requests by the ModelRoutes and rules that they passed."""
+
 @final
 class TenantCharge:
     """What requests of one tenant, key, model, revision and hour came to."""
@@ -747,6 +768,10 @@ class RevisionCounts:
         """Requests that got copies of kept responses."""
 
     @property
+    def bypasses(self) -> int:
+        """Requests to a route with a cache that keeps no response for them."""
+
+    @property
     def saved(self) -> Saved: ...
     @property
     def prompt_bytes(self) -> tuple[int, int]:
@@ -816,6 +841,10 @@ class LogEntry:
     def is_hit(self) -> bool:
         """It got a copy of a kept response, and went to no endpoint."""
 
+    @property
+    def bypasses_cache(self) -> bool:
+        """Its route has a cache, which keeps no response for it."""
+
 @final
 class RecountedHit:
     """The copy of a kept response that a request got. `chosen`: the revision that it would have gone to."""
@@ -876,6 +905,18 @@ class Recount:
     def prompt(self) -> RecountedPrompt | None:
         """None: it had no part in the choice of an endpoint."""
 
+    @property
+    def passed(self) -> list[tuple[str, str]]:
+        """ModelRoutes and rules that led to its route."""
+
+    @property
+    def table(self) -> int:
+        """The number of the table that has them."""
+
+    @property
+    def bypasses_cache(self) -> bool:
+        """Its route has a cache, which keeps no response for it."""
+
 @final
 class RecountedPrompt:
     """A prompt, and the choice of its endpoint."""
@@ -935,6 +976,10 @@ class Begun:
     @property
     def endpoint(self) -> tuple[str, str, str, str]:
         """Route, model, revision and URL."""
+
+    @property
+    def passed(self) -> list[tuple[str, str]]:
+        """ModelRoutes and rules that led to its route."""
 
     @property
     def ages_s(self) -> tuple[float, float]:

@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::balancing::in_flight::Flight;
 use crate::balancing::prefix_affinity::Prefill;
 use crate::limits::places::{Places, Refusal};
+use crate::routing::public_names::PassedRule;
 use crate::serving::admission::Reserved;
 use crate::serving::bridge::Bridge;
 use crate::sharing::counters::{Call, Settlement};
@@ -94,6 +95,8 @@ pub struct Begun {
     pub prefill: Option<Prefill>,
     /// What it took from the limits of its tenant.
     pub reserved: Option<Reserved>,
+    /// Rules of ModelRoutes that led to its route.
+    pub passed: Vec<Arc<PassedRule>>,
 }
 
 /// A connection that Python is to serve. Dropped, it is closed and its place is free.

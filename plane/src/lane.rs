@@ -24,6 +24,7 @@ use crate::ledger::spending::Spending;
 use crate::limits::places::Places;
 use crate::quotas::gcra::{Bucket, Rate};
 use crate::quotas::registry::Quotas;
+use crate::routing::public_names::{PassedRule, PublicRoute};
 use crate::routing::router::Backend;
 use crate::routing::table::{Named, Route, Served, Table};
 use crate::sharing::counters::Waiting;
@@ -96,6 +97,14 @@ pub struct Compiled {
     pub valid_for: Option<Duration>,
 }
 
+/// A ModelRoute as Python compiled it.
+#[derive(Debug)]
+pub struct CompiledPublic {
+    /// Public names that it has.
+    pub names: Vec<String>,
+    pub route: PublicRoute,
+}
+
 /// What both lanes count in one place.
 #[derive(Clone, Debug)]
 pub struct InBoth {
@@ -135,6 +144,7 @@ pub struct Lane {
     pub bytes: Mutex<Places>,
     pub suspects: Mutex<Suspects>,
     pub hand_overs: Mutex<HandOvers>,
+    passed: Mutex<HashMap<Arc<PassedRule>, u64>>,
     /// Held from the last write of a response until its request is counted: who has the response finds it in the counts.
     pub ending: Mutex<()>,
     /// Of requests with spans; None: no one is recorded.
@@ -167,6 +177,8 @@ pub struct Counts {
     pub charges: Vec<(Payer, Sums)>,
     /// Copies of kept responses that requests got.
     pub used_copies: Vec<Digest>,
+    /// Requests by the rules of ModelRoutes that they passed.
+    pub passed: HashMap<Arc<PassedRule>, u64>,
 }
 
 impl Lane {
@@ -187,6 +199,7 @@ impl Lane {
             bytes: Mutex::new(Places::new(max_bytes, percentage, 0)),
             suspects: Mutex::default(),
             hand_overs: Mutex::default(),
+            passed: Mutex::default(),
             ending: Mutex::default(),
             pool: EndpointPool::default(),
             signer: Mutex::new(None),
@@ -290,11 +303,11 @@ impl Lane {
     }
 
     /// Replaces the table. When this returns, no request is routed by the former one any more.
-    pub fn publish(&self, compiled: Vec<Compiled>) {
+    pub fn publish(&self, number: u64, compiled: Vec<Compiled>, public: Vec<CompiledPublic>) {
         let mut live = locked(&self.live);
-        let mut table = Table::default();
+        let mut table = Table { number, ..Table::default() };
         for one in compiled {
-            let (names, id, reason) = (one.names.clone(), one.id.clone(), one.reason);
+            let (name, names, id, reason) = (one.name.clone(), one.names.clone(), one.id.clone(), one.reason);
             let named = if reason.is_empty() {
                 let route = Arc::new(live.route(one));
                 table.routes.push(route.clone());
@@ -305,9 +318,28 @@ impl Lane {
             for name in names {
                 table.names.insert(name, named.clone());
             }
+            table.deployments.insert(name, named);
+        }
+        for one in public {
+            let route = Arc::new(one.route);
+            for name in one.names {
+                table.names.insert(name, Named::Public(route.clone()));
+            }
+            table.public.insert(route.name.clone(), route);
         }
         *locked(&self.table) = Arc::new(table); // drops the former one, unless a request has it
         live.forget();
+    }
+
+    /// A request that ended had passed these rules.
+    pub fn count_passed(&self, rules: &[Arc<PassedRule>]) {
+        if rules.is_empty() {
+            return;
+        }
+        let mut passed = locked(&self.passed);
+        for rule in rules {
+            *passed.entry(rule.clone()).or_default() += 1;
+        }
     }
 
     pub fn pause(&self, route: &str, is_paused: bool) {
@@ -379,7 +411,8 @@ impl Lane {
         drop(live);
         let (hand_overs, charges) = (locked(&self.hand_overs).take(), locked(&self.charges).take());
         let used_copies = locked(&self.copies).take_used();
-        Counts { revisions, endpoints, hand_overs, charges, used_copies }
+        let passed = std::mem::take(&mut *locked(&self.passed));
+        Counts { revisions, endpoints, hand_overs, charges, used_copies, passed }
     }
 }
 

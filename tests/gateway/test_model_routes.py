@@ -14,7 +14,7 @@ from aiohttp import web
 from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.model_routes.spec import ModelRouteSpec
 from slipway_contracts.route_table import Backend
-from slipway_gateway.fast_lane.table import compile_table
+from slipway_gateway.fast_lane.table import compile_model_routes, compile_table
 from slipway_gateway.routing.last_table import decode, encode, public_routes
 from slipway_gateway.routing.public_names import (
     MOST_LOOKED_AT,
@@ -177,13 +177,15 @@ def test_a_route_gets_the_names_of_which_it_is_the_owner_and_no_others() -> None
     assert not other.public and other.models["chat"].name == "prod/chat"
 
 
-def test_the_last_table_has_model_routes_and_the_fast_lane_leaves_them() -> None:
+def test_the_last_table_has_model_routes_and_the_fast_lane_too() -> None:
     chat = PublicRoute("prod/chat", spec(rest("small"), aliases=["gpt"]), "2026-01-01T00:00:00Z", frozenset({"x"}))
     now = table([deployment(SMALL, "http://10.0.0.1:80")], chat)
     stored = decode(encode(now, 1.0))
     assert build(stored.routes, stored.endpoints, stored.owners, model_routes=public_routes(stored)) == now
     reasons = {name: one.reason for one in compile_table(now, lambda url: url) for name in one.names}
-    assert reasons == {"prod/small": "", "small": "", "chat": "model_route", "gpt": "model_route"}
+    assert reasons == {"prod/small": "", "small": ""}
+    targets = [("ModelDeployment", SMALL, 100)]
+    assert compile_model_routes(now) == [("prod/chat", ["chat", "gpt"], [("rest", [], targets, False)])]
 
 
 # --- over HTTP
@@ -222,7 +224,7 @@ async def test_a_public_name_leads_by_rules_and_each_one_is_named_and_counted(pl
         assert await served_by(gate, ask | {"messages": [{"content": "x" * 400}]}) == ("large", "long")
         text = gate.metrics.render().decode()
         if plane == "required":
-            assert 'handovers_total{model="chat",reason="model_route"}' in text
+            assert "handovers_total{" not in text
         assert 'model_route_requests_total{model_route="prod/chat",rule="rest"} 3.0' in text
         # Requests count at the deployment that served them.
         assert 'requests_total{code="200",model="small",outcome="ok",revision="r-prod-small"} 3.0' in text

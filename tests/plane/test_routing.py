@@ -11,13 +11,19 @@ import pytest
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from slipway_contracts.api.reading import encoded, read
 from slipway_contracts.headers import PROOF, TENANT, WEIGHT
+from slipway_contracts.model_routes.spec import ModelRouteSpec
 from slipway_contracts.route_table import Backend, HeaderMatch, HeaderRoute
 from slipway_gateway.balancing.endpoint_picker import LeastLoad
+from slipway_gateway.fast_lane.table import compile_model_routes
 from slipway_gateway.routing import router, split
+from slipway_gateway.routing.public_names import PublicRoute, choose_target
+from slipway_gateway.routing.request_facts import RequestFacts
 from slipway_gateway.routing.table import Route, RouteTable
 from slipway_gateway.upstream.tenant_proof import TenantSigner
-from tests.plane.native import FEW, MILLION, Pair, name_of, needs_plane, twins
+from slipway_gateway.wire import request_fields
+from tests.plane.native import FEW, MILLION, SKIPPED, Pair, name_of, needs_plane, rust, twins
 
 pytestmark = needs_plane
 
@@ -70,6 +76,82 @@ def compare_rules(case: tuple[list[tuple[str, list[HeaderMatch]]], list[tuple[st
 def vary_rules(case: Any, random: Random) -> Any:
     names = random.choices(["Host", "X-User", "X-None"], k=random.randint(0, 3))
     return case[0], [(name, random.choice(VALUES)) for name in names]
+
+
+# -- ModelRoutes
+
+NAMES = ("ns/a", "ns/b", "ns/c")
+TENANTS = ("", "gold", "gold-1", "silver")
+RANGES = st.one_of(
+    st.none(), st.builds(lambda low, high: {"min": low, "max": high}, st.integers(0, 60), st.integers(0, 200))
+)
+HEADERS = st.fixed_dictionaries(
+    {"name": st.sampled_from(["Host", "X-User", "X-None"])},
+    optional={"exact": st.sampled_from(["a", "A.Example", "[::1]"]), "prefix": st.sampled_from(["a", "A.E", "["])},
+)
+ROUTE_MATCHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "headers": st.lists(HEADERS.filter(lambda header: len(header) == 2), max_size=2),
+        "tenants": st.lists(st.sampled_from(["gold", "gold*", "*", "s*"]), max_size=2, unique=True),
+        "promptBytes": RANGES,
+        "promptTokens": RANGES,
+        "hasTools": st.booleans(),
+        "hasImages": st.booleans(),
+        "hasCode": st.booleans(),
+        "time": st.just({"start": "00:01", "end": "00:00"}),  # at any time
+    },
+)
+REFS = st.tuples(st.sampled_from(["a", "b", "c", "gone"]), st.sampled_from(["ModelDeployment", "ModelRoute"]))
+TARGETS = st.one_of(st.tuples(REFS), st.tuples(REFS, REFS))
+RULES_OF_ROUTES = st.lists(st.tuples(st.lists(ROUTE_MATCHES, max_size=3), TARGETS), min_size=1, max_size=3)
+VALUES_OF_FIELDS: dict[str, list[Any]] = {
+    "messages": ["a ```b", [], [{"content": [{"type": "image_url"}]}], [{"content": '{"type":"image"}'}], None],
+    "tools": [[], {}, None, [{"type": "function"}]],
+    "input": ["", "x" * 90, [{"type": "input_image"}]],
+    "prompt": ["```", None],
+    "query": ["q"],
+}
+
+
+def public_of(listed: list[Any]) -> list[PublicRoute]:
+    """ModelRoutes `ns/a`, `ns/b` and so on with these rules."""
+    made = []
+    for name, rules in zip(NAMES, listed, strict=False):
+        written = [
+            {
+                "name": f"r{n}",
+                "matches": matches,
+                "backendRefs": [{"name": target, "kind": kind, "weight": 100 // len(refs)} for target, kind in refs],
+            }
+            for n, (matches, refs) in enumerate(rules)
+        ]
+        made.append(PublicRoute(name, read(ModelRouteSpec, encoded({"rules": written}))))
+    return made
+
+
+def compare_targets(case: tuple[list[Any], list[tuple[str, str]], str, bytes, str]) -> None:
+    """Where Rust decides, Python decides so too. Rust leaves to Python what has no target, and what depends on time."""
+    listed, headers, tenant, body, key = case
+    routes = {route.name: route for route in public_of(listed)}
+    compiled = compile_model_routes(RouteTable({}, {}, {}, model_routes=routes))
+    given = [(name, value.encode()) for name, value in headers]
+    found = rust(twins.choose_target, compiled, given, tenant, body, key.encode())
+    if found == SKIPPED:
+        return
+    facts = RequestFacts(CIMultiDict(headers), request_fields.parse(body), len(body), tenant)
+    chosen = choose_target(routes, routes[NAMES[0]], facts, key)
+    if found is not None:
+        assert found == (chosen.target, list(chosen.passed))
+    elif not any("time" in match for rules in listed for matches, _ in rules for match in matches):
+        assert chosen.problem
+
+
+def vary_targets(case: Any, random: Random) -> Any:
+    fields = {name: random.choice(values) for name, values in VALUES_OF_FIELDS.items() if random.random() < 0.4}
+    headers = [(name, random.choice(VALUES)) for name in random.choices(["Host", "X-User"], k=random.randint(0, 2))]
+    body = json.dumps(fields, separators=random.choice(((",", ":"), (", ", ": ")))).encode()
+    return case[0], headers, random.choice(TENANTS), body, random_text(random)
 
 
 # -- endpoints
@@ -163,6 +245,14 @@ def test_rust_signs_tenants_as_python_does(tmp_path: Path) -> None:
 PAIRS = [
     Pair("split", st.tuples(WEIGHTS, TEXTS, TEXTS), compare_split, vary_split),
     Pair("rules", st.tuples(RULES, LISTED), compare_rules, vary_rules),
+    Pair(
+        "targets",
+        st.tuples(
+            st.lists(RULES_OF_ROUTES, min_size=1, max_size=3), LISTED, st.sampled_from(TENANTS), st.just(b"{}"), TEXTS
+        ),
+        compare_targets,
+        vary_targets,
+    ),
     Pair(
         "choice",
         st.tuples(

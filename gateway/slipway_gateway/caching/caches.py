@@ -140,13 +140,13 @@ class ResponseCaches:
         kept = route is not None and route.cache is not None and outgoing.responds_as == named
         if route is None or route.cache is None or not kept or not self._most_bytes or outgoing.method != "POST":
             return None
-        if record.begun is not None or outgoing.is_turn:  # the fast lane has sent it already, or it is stored
+        if outgoing.is_turn:  # it is stored
             return None
         tenant = outgoing.headers.get(TENANT, "")
         scope = scope_of(tenant, is_shared=bool(route.cache.shared))
         directives = directives_of(request.headers.getall(_CACHE_CONTROL, ()))
         call = CachedCall(route.cache, route, scope, tenant or outgoing.client, directives)
-        if _is_personal(outgoing):
+        if _is_personal(outgoing) or record.begun is not None:  # the fast lane sends what no cache may have
             return call
         strips_usage = outgoing.meter is not None and outgoing.meter.strips_usage
         found = canonical(outgoing.path_qs, outgoing.headers, outgoing.body, strips_usage=strips_usage)

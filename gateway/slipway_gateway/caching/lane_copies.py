@@ -147,6 +147,10 @@ class LaneCopies:
             if copy is not None and self._index.use(digest, self._clock()):
                 self._store.use(copy.keys)
 
+    def may_keep(self, path: str, headers: Mapping[str, str], body: bytes) -> bool:
+        """Whether a cache may keep the response to a request."""
+        return canonical(path, headers, body) is not None
+
     def differs(self, one: "_native.Recount", path: str, headers: Mapping[str, str], tenant: str) -> bool:
         """Whether a request got another response than Python would give it, as far as that is known still.
 

@@ -6,7 +6,7 @@ import time
 
 from aiohttp import web
 
-from slipway_contracts.headers import CACHE, REVISION
+from slipway_contracts.headers import CACHE, REVISION, ROUTE
 
 from ..forwarding.bodies import SLICE_BYTES
 from ..forwarding.relay import UnusableResponse, WholeResponse
@@ -41,6 +41,8 @@ class Replay:
         headers[REQUEST_ID], headers[REVISION], headers[CACHE] = record.request_id, entry.revision, shown
         if outgoing.meter:
             headers.update(outgoing.meter.limit_headers)
+        if record.rules:
+            headers[ROUTE] = record.rules
         record.revision, record.cache = entry.revision, shown
         if (usage := entry.usage) is not None:
             record.find_usage = lambda: (usage, False)

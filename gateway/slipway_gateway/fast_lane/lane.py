@@ -29,7 +29,7 @@ from ..sharing.lane_calls import LaneCalls
 from ..telemetry.metrics import TIME_BUCKETS, TTFT_BUCKETS, GatewayMetrics
 from ..wire.inference import ROUTED_PATHS
 from .recount import Recounter
-from .table import compile_table
+from .table import compile_model_routes, compile_table
 from .tenants import compile_tenants
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ class Copies(Protocol):
     def differs(self, one: "_native.Recount", path: str, headers: Mapping[str, str], tenant: str) -> bool:
         """Whether a request got another response than Python would give it, as far as that is known still."""
 
+    def may_keep(self, path: str, headers: Mapping[str, str], body: bytes) -> bool:
+        """Whether a cache may keep the response to a request."""
+
 
 class FastLane:
     """Made before the first table and the first connection.
@@ -117,6 +120,8 @@ class FastLane:
         self._tenants_of, self._charging, self._metrics, self._clock = tenants, charging, metrics, clock
         self._tenants: Tenants | None = None  # as the lane has them, and how often they were published
         self._identified = 0
+        self._routes: RouteTable | None = None  # as the lane has them, and how often they were published
+        self._published = 0
         self.is_draining = self.is_open = False
         self.tables = 0  # how many were published, of routes and of tenants
         self.in_flight: _native.Places = NATIVE.Places(settings.max_inflight, settings.max_client_percentage)
@@ -143,7 +148,7 @@ class FastLane:
         self._calls = LaneCalls(charging.counters, charging.may_spend, self.native.answer)
         self._is_doubted = self._has_table = False  # doubted: a recount differed, so the judge gets Python's counts
         self.on_doubt: Callable[[], None] = lambda: None  # what else the data plane does is Python's from then on
-        self.recounter = Recounter(settings, metrics, self._doubt, self._table_of)
+        self.recounter = Recounter(settings, metrics, self._doubt, self._table_of, self._routes_of)
         self.recount = self.recounter.look
         self.copies: Copies | None = None  # of kept responses; None: the lane has none
         self._follow: Callable[[_native.LaneCounts], None] = lambda counts: None
@@ -192,7 +197,8 @@ class FastLane:
             generation, is_paused, valid_for_s = state_of(route) if route and not one.reason else (None, False, None)
             fields = {name: getattr(one, name) for name in one.__slots__}
             made.append(NATIVE.LaneRoute(**fields, generation=generation, is_paused=is_paused, valid_for_s=valid_for_s))
-        self.native.publish(made)
+        self._routes, self._published = table, self._published + 1
+        self.native.publish(self._published, made, compile_model_routes(table))
         for url, count in loads.items():
             self.native.count_python(url, count)
         for tenant, counts in loads_of_tenants.items():
@@ -231,6 +237,10 @@ class FastLane:
     def _table_of(self, publication: int) -> TenantTable | None:
         """The tenants of a publication; None: others are published by now."""
         return self._tenants.table if self._tenants and publication == self._identified else None
+
+    def _routes_of(self, publication: int) -> RouteTable | None:
+        """The routes of a publication; None: others are published by now."""
+        return self._routes if publication == self._published else None
 
     def count_together(
         self,
@@ -271,6 +281,8 @@ class FastLane:
             self._metrics.served_in_lane(one)
         for model, reason, times in counts.hand_overs:
             self._metrics.handed_over(model or "unknown", reason, times)
+        for model_route, rule, requests in counts.passed:
+            self._metrics.sent_by_rule(model_route, rule, requests)
         for charge in counts.charges:
             self._charging.gather(charge)
         if self.copies is not None and counts.used_copies:

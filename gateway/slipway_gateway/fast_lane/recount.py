@@ -18,8 +18,10 @@ from ..quotas.estimate import Estimate, estimate
 from ..quotas.meter import Meter
 from ..quotas.prices import Price
 from ..quotas.usage import Usage
+from ..routing.public_names import choose_target
+from ..routing.request_facts import RequestFacts
 from ..routing.router import assign_revision
-from ..routing.table import Route
+from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..wire import headers, request_fields
@@ -38,6 +40,9 @@ class _Copies(Protocol):
     def differs(self, one: "_native.Recount", path: str, headers: Mapping[str, str], tenant: str) -> bool:
         """Whether a request got another response than Python would give it, as far as that is known still."""
 
+    def may_keep(self, path: str, headers: Mapping[str, str], body: bytes) -> bool:
+        """Whether a cache may keep the response to a request."""
+
 
 class _Prompts(Protocol):
     def compare(
@@ -52,8 +57,8 @@ class _Prompts(Protocol):
 class Recounter:
     """Compares what the lane made of requests with what Python makes of them.
 
-    `on_difference`: called at the first difference of each kind. `tenants`: the table of a publication; None: it is no
-    longer in use.
+    `on_difference`: called at the first difference of each kind. `tenants`, `routes`: the table of a publication; None:
+    it is no longer in use.
     """
 
     def __init__(
@@ -62,9 +67,10 @@ class Recounter:
         metrics: GatewayMetrics,
         on_difference: Callable[[], None],
         tenants: Callable[[int], TenantTable | None],
+        routes: Callable[[int], RouteTable | None],
     ) -> None:
         self._settings, self._metrics, self._on_difference = settings, metrics, on_difference
-        self._tenants = tenants
+        self._tenants, self._routes = tenants, routes
         self._differing: dict[str, set[str]] = {}  # kinds by route
         self.copies: _Copies | None = None  # of kept responses, where the lane has some
         self.prompts: _Prompts | None = None  # by which endpoints are chosen
@@ -117,6 +123,8 @@ class Recounter:
             == one.stratum,
             "stream": not fields.streams,
         }
+        if one.bypasses_cache and self.copies is not None:
+            same["bypass"] = not self.copies.may_keep(path, given, body)
         if one.hit is None:
             failures = is_text_path(path) and find_failures(one.response, wants_json=fields.wants_json)
             same["outcome"] = not failures
@@ -124,9 +132,19 @@ class Recounter:
             same["copy"] = not self.copies.differs(one, path, given, tenant)
         if one.prompt is not None and self.prompts is not None:
             same |= self.prompts.compare(one.prompt, path, fields, route, tenant, key)
-        if paid and (table := self._tenants(paid.table)):
-            same |= _compare_paid(one, paid, table, _Sent(path, given, fields))
+        if one.passed and (table := self._routes(one.table)):
+            facts = RequestFacts(given, fields, len(body), paid.tenant if paid else "")
+            same["rules"] = _follows(one, table, facts, key)
+        if paid and (tenants := self._tenants(paid.table)):
+            same |= _compare_paid(one, paid, tenants, _Sent(path, given, fields))
         return [kind for kind, holds in same.items() if not holds]
+
+
+def _follows(one: "_native.Recount", table: RouteTable, facts: RequestFacts, key: str) -> bool:
+    """Whether rules lead a request to the same deployment here, by the same way."""
+    public = table.public.get(facts.fields.model or "")
+    chosen = choose_target(table.model_routes, public, facts, key) if public else None
+    return chosen is not None and (chosen.target, list(chosen.passed)) == (one.route, one.passed)
 
 
 class _Sent(NamedTuple):

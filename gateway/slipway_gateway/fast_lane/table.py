@@ -1,14 +1,21 @@
-"""Compiles the routes of a table for the fast lane, and decides which of them are plain (pure)."""
+"""Compiles the routes and ModelRoutes of a table for the fast lane, and decides which of them are plain (pure)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from slipway_contracts.model_routes.references import namespace_of, target_of
+from slipway_contracts.model_routes.spec import KIND, PUBLIC, RouteMatch, RouteRange, RouteRule, RouteSampling
+
 from ..routing.experiments import is_subject
-from ..routing.public_names import owner_of
+from ..routing.public_names import PublicRoute
 from ..routing.table import Route, RouteTable
 from ..wire.isolation import ENGINES
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 Endpoint = tuple[str, str, int, str, str]
 
@@ -69,16 +76,49 @@ def compile_table(
     found: Mapping[str, Route] = {**table.routes, **table.models}
     for name, route in found.items():
         names.setdefault(route.name, []).append(name)
-    compiled = [
+    return [
         _compile(table, route, tuple(names[route.name]), host_of, has_copies=has_copies)
         for route in table.routes.values()
     ]
-    return compiled + [_of_rules(name) for name in table.public]
 
 
-def _of_rules(name: str) -> CompiledRoute:
-    """A public name, whose rules Python follows."""
-    return CompiledRoute(owner_of(name), "", name, name, (name,), "model_route", "", (), (), isolates=False)
+def compile_model_routes(table: RouteTable | None) -> list["_native.LaneModelRoute"]:
+    """All ModelRoutes of a table, with the public names that each has."""
+    if table is None:
+        return []
+    names: dict[str, list[str]] = {name: [] for name in table.model_routes}
+    for name, public in table.public.items():
+        names[public.name].append(name)
+    return [
+        (name, names[name], [_rule(table, public, rule) for rule in public.spec.rules])
+        for name, public in table.model_routes.items()
+    ]
+
+
+def _rule(table: RouteTable, public: PublicRoute, rule: RouteRule) -> "_native.LaneRule":
+    spec = public.spec
+    is_python = (
+        spec.sampling != RouteSampling()
+        or spec.response_model == PUBLIC
+        or bool(spec.guards or rule.fallback)
+        or is_subject(table.subjects, public.name, KIND)
+    )
+    targets = [
+        (ref.kind if public.may_lead_to(ref) else "", target_of(ref, namespace_of(public.name)), ref.weight)
+        for ref in rule.backend_refs
+    ]
+    return rule.name, [_match(one) for one in rule.matches], targets, is_python
+
+
+def _match(match: RouteMatch) -> "_native.LaneMatch":
+    headers = [(header.name.lower(), header.exact, header.prefix) for header in match.headers]
+    has = (match.has_tools, match.has_images, match.has_code)
+    needs_python = match.time is not None or match.classifier is not None
+    return match.tenants, headers, _range(match.prompt_bytes), _range(match.prompt_tokens), has, needs_python
+
+
+def _range(limits: RouteRange | None) -> "_native.LaneRange | None":
+    return None if limits is None else (limits.min, limits.max)
 
 
 def _compile(

@@ -104,6 +104,7 @@ def _is_there(arm: AssignedArm, backends_of: Mapping[str, tuple[Backend, ...]]) 
     return backends is not None and (not arm.revision or bool(revision_named(backends, arm.revision)))
 
 
-def is_subject(subjects: Mapping[str, object], route: str) -> bool:
-    """Whether requests to a deployment by its own names take part in an experiment."""
-    return subject_of(DEPLOYMENT, route) in subjects
+def is_subject(subjects: Mapping[str, object], name: str, kind: str = DEPLOYMENT) -> bool:
+    """Whether requests to a deployment by its own names, or to the public names of a ModelRoute, take part in an
+    experiment."""
+    return subject_of(kind, name) in subjects

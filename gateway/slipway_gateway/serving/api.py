@@ -29,7 +29,7 @@ from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..balancing.overload import MODEL, caps_of
 from ..balancing.prompt_blocks import prompt_of
-from ..caching.caches import BYPASS, MISS, PARTIAL, ResponseCaches
+from ..caching.caches import MISS, PARTIAL, ResponseCaches
 from ..conversations import turn_request
 from ..conversations.endpoint import TurnCall
 from ..conversations.turns import ConversationTurns
@@ -73,7 +73,7 @@ from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter, begun_in_lane, check_head, stays_in_python
 from .model_routes import (
     DIRECT,
-    RequestFacts,
+    ClassifiedFacts,
     Unclassified,
     Way,
     described_public,
@@ -96,8 +96,8 @@ log = logging.getLogger(__name__)
 WEBSOCKET, GRPC_STREAM = "/v1/stream", "/slipway.v1.Generation/Stream"
 SURFACES = {WEBSOCKET: "websocket", GRPC_STREAM: "grpc"}
 
-# What became of a request to a route with a cache that a model computed.
-_COMPUTED = frozenset({MISS, PARTIAL, BYPASS})
+# What became of a request to a route with a cache that a model computed, though a kept response could have been there.
+_COMPUTED = frozenset({MISS, PARTIAL})
 
 Work = Callable[[web.Request, RequestRecord], Awaitable[web.StreamResponse]]
 Serve = Callable[..., Awaitable[web.StreamResponse]]
@@ -692,7 +692,7 @@ class PublicApi:
         account: Account,
     ) -> Target:
         """Where a request goes, after the classifiers that its rules need were called. Raises RequestError."""
-        facts = RequestFacts(request, fields, body, record.identity.name if record.identity else "")
+        facts = ClassifiedFacts(request, fields, body, record.identity.name if record.identity else "")
         while True:
             try:
                 return self._find_target(request, record, facts, path)
@@ -712,7 +712,7 @@ class PublicApi:
             self.experiments.ended(chosen, record, route.name if route else "")
 
     def _find_target(
-        self, request: web.Request, record: RequestRecord, facts: RequestFacts, path: ModelPath | None
+        self, request: web.Request, record: RequestRecord, facts: ClassifiedFacts, path: ModelPath | None
     ) -> Target:
         """Raises RequestError, or Unclassified where a classifier has to be called first."""
         model, identity = _model_of(facts.fields, path), record.identity
@@ -805,7 +805,7 @@ class PublicApi:
         self,
         model: str,
         ordinary: tuple[Route, Way],
-        facts: RequestFacts,
+        facts: ClassifiedFacts,
         record: RequestRecord,
         path: ModelPath | None,
     ) -> Destination:
@@ -848,15 +848,19 @@ class PublicApi:
             outgoing.headers[RESUME_BYTES] = str(len(tokens))
         return replace(outgoing, revision=place.revision, holder=place.holder, tokens=tokens)
 
-    def _destination(self, model: str, record: RequestRecord, facts: RequestFacts, key: str) -> tuple[Route, Way]:
+    def _destination(self, model: str, record: RequestRecord, facts: ClassifiedFacts, key: str) -> tuple[Route, Way]:
         """The route of a model or, by the rules of its ModelRoute, of a public name. Raises RequestError."""
-        published = self._balancer.published
-        if published.current is None or published.find_public(model) is None:
+        published, route = self._balancer.published, None
+        if record.begun is not None:
+            # The fast lane has followed the rules.
+            route, way = self._find(model, record), Way(tuple(record.begun.passed))
+        elif published.current is None or published.find_public(model) is None:
             return self._find(model, record), DIRECT
-        tenant = record.identity.tenant if record.identity else None
-        place = resume.place(facts.headers.get(resume.LAST_EVENT_ID, ""))
-        holding = place.revision if place else ""
-        route, way = follow_rules(published.current, model, facts, key, tenant, holding=holding)
+        else:
+            tenant = record.identity.tenant if record.identity else None
+            place = resume.place(facts.headers.get(resume.LAST_EVENT_ID, ""))
+            holding = place.revision if place else ""
+            route, way = follow_rules(published.current, model, facts, key, tenant, holding=holding)
         record.rules = way.rules
         for model_route, rule in way.passed:
             self._metrics.sent_by_rule(model_route, rule)

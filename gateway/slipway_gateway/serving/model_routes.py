@@ -1,8 +1,5 @@
 """Requests for public names: what rules look at, and the route to which they lead."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -12,8 +9,9 @@ from slipway_contracts.model_routes.spec import PUBLIC, RouteClassifier, RouteSa
 from ..identity.tenants import KnownTenant
 from ..routing.fallbacks import Fallback
 from ..routing.public_names import NO_RULE, NO_TARGET, PublicRoute, choose_target, reachable
+from ..routing.request_facts import RequestFacts
 from ..routing.table import Route, RouteTable
-from ..wire import errors, prompts
+from ..wire import errors
 from ..wire.request_fields import RequestFields
 from .visible import may_use, model_object
 
@@ -28,13 +26,12 @@ class Unclassified(Exception):
         self.namespace, self.classifier = namespace, classifier
 
 
-class RequestFacts:
-    """What rules look at. It is read from the body when a rule needs it, and once."""
+class ClassifiedFacts(RequestFacts):
+    """What rules look at, with what classifiers predicted."""
 
     def __init__(self, request: web.Request, fields: RequestFields, body: bytes, tenant: str) -> None:
-        self.headers: Mapping[str, str] = request.headers
-        self.tenant = tenant
-        self.request, self.fields, self._body_bytes = request, fields, len(body)
+        super().__init__(request.headers, fields, len(body), tenant)
+        self.request = request
         self._classified: dict[tuple[str, RouteClassifier], bool] = {}
 
     def classified(self, namespace: str, classifier: RouteClassifier) -> bool:
@@ -53,26 +50,6 @@ class RequestFacts:
     def classify(self, namespace: str, classifier: RouteClassifier, *, fits: bool) -> None:
         """A classifier was called."""
         self._classified[namespace, classifier] = fits
-
-    @cached_property
-    def prompt_bytes(self) -> int:
-        return prompts.prompt_bytes(self.fields, self._body_bytes)
-
-    @cached_property
-    def has_tools(self) -> bool:
-        return prompts.has_tools(self.fields)
-
-    @cached_property
-    def has_images(self) -> bool:
-        return prompts.has_images(self.fields)
-
-    @cached_property
-    def has_code(self) -> bool:
-        return prompts.has_code(self.fields)
-
-    @cached_property
-    def arrived(self) -> datetime:
-        return datetime.now(UTC)
 
 
 class Way(NamedTuple):
@@ -102,7 +79,7 @@ DIRECT = Way()  # of a request that names its deployment
 
 
 def follow_rules(
-    table: RouteTable, name: str, facts: RequestFacts, key: str, tenant: KnownTenant | None, *, holding: str = ""
+    table: RouteTable, name: str, facts: ClassifiedFacts, key: str, tenant: KnownTenant | None, *, holding: str = ""
 ) -> tuple[Route | None, Way]:
     """Follows the rules of a public name. `holding`: the revision that has a stream to which the client comes back.
 

@@ -120,7 +120,7 @@ class AccessLog:
             line.prompt_tokens, line.completion_tokens = entry.tokens
             line.tokens_estimated = entry.is_estimated
         line.tenant, line.key_id = entry.tenant, entry.key
-        line.cache = "hit" if entry.is_hit else ""
+        line.cache = "hit" if entry.is_hit else "bypass" if entry.bypasses_cache else ""
         self._writer.put(entry.owner, self._encode(line) + b"\n")
 
     @property

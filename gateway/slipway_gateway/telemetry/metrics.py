@@ -407,6 +407,8 @@ class GatewayMetrics:
         if counts.hits:
             tokens, saved_nano = counts.saved
             self.cached(*pair, "hit", Usage(*tokens), saved_nano, counts.hits)
+        if counts.bypasses:
+            self.cached(*pair, "bypass", requests=counts.bypasses)
         for family, (buckets, sum_s) in ((self._seconds, counts.seconds), (self._ttft, counts.ttft)):
             if buckets:
                 add, _, adders = self._child_of(family, pair)
@@ -433,8 +435,8 @@ class GatewayMetrics:
             self._hand_overs.remove_by_labels({"model": gone})
         self._hand_overs.labels(model, reason).inc(connections)
 
-    def sent_by_rule(self, model_route: str, rule: str) -> None:
-        """A rule chose the way of a request. Of more than _MAX_PAIRS rules those are forgotten that were first."""
+    def sent_by_rule(self, model_route: str, rule: str, requests: int = 1) -> None:
+        """A rule chose the way of requests. Of more than _MAX_PAIRS rules those are forgotten that were first."""
         pair = (model_route, rule)
         if pair not in self._rules:
             self._rules[pair] = None
@@ -442,7 +444,7 @@ class GatewayMetrics:
                 gone = next(iter(self._rules))
                 del self._rules[gone]
                 self._by_rule.remove(*gone)
-        self._by_rule.labels(*pair).inc()
+        self._by_rule.labels(*pair).inc(requests)
 
     def experiment_requests(self, experiment: str, arm: str, result: str) -> None:
         """A request to a name with an experiment. `result`: where it went or, without an arm, why it has none."""

@@ -116,6 +116,9 @@ class RequestFields(msgspec.Struct):
     # Of engines that know no tenants: the gateway sets them (`isolation`).
     cache_salt: Raw = ABSENT
     priority: Raw = ABSENT
+    # Whether the response is by chance, of routes with a cache.
+    temperature: Raw = ABSENT
+    seed: Raw = ABSENT
 
     @property
     def streams(self) -> bool:

@@ -116,6 +116,8 @@ pub struct RevisionCounts {
     pub ttft: Times,
     /// Requests that got copies of kept responses, and what these did not cost.
     pub hits: u64,
+    /// Requests to a route with a cache that keeps no response for them.
+    pub bypasses: u64,
     pub saved: Saved,
     /// Bytes of prompts that their endpoints had seen, and of those that they had not.
     pub prompt_bytes: [u64; 2],

@@ -19,10 +19,13 @@ use crate::handover::{self, locked};
 use crate::identity::tenants::TenantTable;
 use crate::judging::samples::GenerationSamples;
 use crate::judging::units::{self, SessionMemory};
-use crate::lane::{self, Compiled, InBoth, Settings};
+use crate::lane::{self, Compiled, CompiledPublic, InBoth, Settings};
 use crate::ledger::charges::Saved;
 use crate::quotas::tenant::LimitHeaders;
 use crate::quotas::usage::Usage;
+use crate::routing::public_names::{PassedRule, PublicRoute, RouteRule, Target};
+use crate::routing::router::HeaderMatch;
+use crate::routing::rules::{Range, RouteMatch, TenantPattern};
 use crate::routing::table::Named;
 use crate::serving::admission::Reserved;
 use crate::serving::hits::find_at;
@@ -223,9 +226,17 @@ impl Lane {
         Ok(Lane(Arc::new(lane::Lane::new(settings, shared, max_bytes, percentage, now_s))))
     }
 
-    fn publish(&self, routes: Vec<PyRef<'_, LaneRoute>>) -> PyResult<()> {
+    fn publish(
+        &self,
+        number: u64,
+        routes: Vec<PyRef<'_, LaneRoute>>,
+        model_routes: Vec<ModelRouteTuple>,
+    ) -> PyResult<()> {
         let compiled = routes.iter().map(|one| one.compiled()).collect::<PyResult<_>>()?;
-        self.0.publish(compiled);
+        let public = model_routes
+            .into_iter()
+            .map(|(name, names, rules)| CompiledPublic { names, route: public_route(name, rules) });
+        self.0.publish(number, compiled, public.collect());
         Ok(())
     }
 
@@ -386,6 +397,7 @@ impl Lane {
             seconds: times(one.seconds),
             ttft: times(one.ttft),
             hits: one.hits,
+            bypasses: one.bypasses,
             saved: saved(one.saved),
             prompt_bytes: one.prompt_bytes.into(),
         });
@@ -410,6 +422,11 @@ impl Lane {
             endpoints: counts.endpoints,
             hand_overs: hand_overs.collect(),
             charges: charges.collect(),
+            passed: counts
+                .passed
+                .into_iter()
+                .map(|(rule, count)| (rule.model_route.clone(), rule.rule.clone(), count))
+                .collect(),
         }
     }
 }
@@ -427,6 +444,51 @@ fn counted(usage: Usage) -> (i64, i64, i64) {
 
 fn times(one: Times) -> TimesTuple {
     (one.buckets, one.sum)
+}
+
+/// A match of a rule: tenants, headers (name, exact, prefix), bytes and tokens of the prompt, whether it has tools,
+/// images and code, and whether it has conditions that Python alone knows.
+type MatchTuple =
+    (Vec<String>, Vec<(String, Option<String>, Option<String>)>, Option<Range>, Option<Range>, [Option<bool>; 3], bool);
+/// A rule: its name, matches, targets (kind, `namespace/name` and weight), and whether its requests are Python's.
+type RuleTuple = (String, Vec<MatchTuple>, Vec<(String, String, i64)>, bool);
+/// A ModelRoute: `namespace/name`, the public names that it has, and its rules.
+pub type ModelRouteTuple = (String, Vec<String>, Vec<RuleTuple>);
+
+/// A ModelRoute as Python compiled it.
+pub fn public_route(name: String, rules: Vec<RuleTuple>) -> PublicRoute {
+    let rule = |(rule, matches, targets, is_python): RuleTuple| {
+        let passed = PassedRule { model_route: name.clone(), rule };
+        let targets = targets.into_iter().map(|(kind, target, weight)| (target_of(&kind, target), weight));
+        RouteRule::new(passed, matches.into_iter().map(route_match).collect(), targets.collect(), is_python)
+    };
+    let rules = rules.into_iter().map(rule).collect();
+    PublicRoute { name, rules }
+}
+
+fn target_of(kind: &str, name: String) -> Target {
+    match kind {
+        "ModelDeployment" => Target::Deployment(name),
+        "ModelRoute" => Target::ModelRoute(name),
+        _ => Target::Forbidden,
+    }
+}
+
+fn route_match(one: MatchTuple) -> RouteMatch {
+    let (tenants, headers, prompt_bytes, prompt_tokens, [has_tools, has_images, has_code], needs_python) = one;
+    let header = |(name, exact, prefix): &(String, Option<String>, Option<String>)| {
+        HeaderMatch::new(name, exact.as_deref(), prefix.as_deref())
+    };
+    RouteMatch {
+        tenants: tenants.iter().map(|pattern| TenantPattern::new(pattern)).collect(),
+        headers: headers.iter().map(header).collect(),
+        prompt_bytes,
+        prompt_tokens,
+        has_tools,
+        has_images,
+        has_code,
+        needs_python,
+    }
 }
 
 /// A route for `Lane.publish`.
@@ -536,6 +598,7 @@ pub struct LaneCounts {
     hand_overs: Vec<(String, String, u64)>,
     charges: Vec<TenantCharge>,
     used_copies: Vec<Data>,
+    passed: Vec<(String, String, u64)>,
 }
 
 /// What requests of one tenant, key, model, revision and hour came to.
@@ -569,6 +632,7 @@ pub struct RevisionCounts {
     seconds: TimesTuple,
     ttft: TimesTuple,
     hits: u64,
+    bypasses: u64,
     saved: SavedTuple,
     prompt_bytes: (u64, u64),
 }
@@ -600,6 +664,7 @@ pub struct LogEntry {
     tenant: String,
     key: String,
     is_hit: bool,
+    bypasses_cache: bool,
 }
 
 impl From<access_log::LogEntry> for LogEntry {
@@ -629,6 +694,7 @@ impl From<access_log::LogEntry> for LogEntry {
             tenant: one.tenant,
             key: one.key,
             is_hit: one.is_hit,
+            bypasses_cache: one.bypasses_cache,
         }
     }
 }
@@ -652,6 +718,9 @@ pub struct Recount {
     paid: Option<Paid>,
     hit: Option<RecountedHit>,
     prompt: Option<RecountedPrompt>,
+    passed: Vec<(String, String)>,
+    table: u64,
+    bypasses_cache: bool,
 }
 
 /// A prompt, and the choice of its endpoint. `pods`: URL, load, and bytes that it has seen of the prompt and that wait
@@ -750,6 +819,9 @@ impl From<access_log::Recount> for Recount {
             paid: one.paid.map(Paid::from),
             hit: one.hit.map(RecountedHit::from),
             prompt: one.prompt.map(RecountedPrompt::from),
+            passed: one.passed,
+            table: one.table,
+            bypasses_cache: one.bypasses_cache,
         }
     }
 }
@@ -782,6 +854,12 @@ impl Begun {
     #[getter]
     fn endpoint(&self) -> (String, String, String, String) {
         self.with(|one| (one.route.clone(), one.model.clone(), one.revision.clone(), one.url.clone()))
+    }
+
+    /// ModelRoutes and rules that led to its route.
+    #[getter]
+    fn passed(&self) -> Vec<(String, String)> {
+        self.with(|one| one.passed.iter().map(|rule| (rule.model_route.clone(), rule.rule.clone())).collect())
     }
 
     /// Seconds since the request came, and since it was sent.

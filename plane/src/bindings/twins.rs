@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use super::lane::{public_route, ModelRouteTuple};
 use super::prefixes::prompt_blocks;
 use super::tenants::{identify, may_use, periods_of, price_of_tuple, PriceTuple, Reservation, TenantQuota};
 use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod, PrefixAffinity};
@@ -20,8 +21,9 @@ use crate::quotas::meter::{self, Beginning};
 use crate::quotas::prices::{self, Price};
 use crate::quotas::tenant;
 use crate::quotas::usage::{self, Usage};
+use crate::routing::public_names::{self, PassedRule, PublicRoutes};
 use crate::routing::router::{self, Backend, HeaderMatch};
-use crate::routing::rules::{Condition, Facts, RouteRules, Rule};
+use crate::routing::rules::RoutedRequest;
 use crate::routing::split;
 use crate::upstream::tenant_proof::{SigningKey, TenantSigner};
 use crate::wire::headers::{self, RequestHeaders};
@@ -38,6 +40,8 @@ type Counted = (i64, i64, i64);
 type Match = (String, Option<String>, Option<String>);
 type PodTuple = (String, u64, u64, bool);
 type Data = Cow<'static, [u8]>;
+/// A deployment, and the ModelRoutes and rules that led to it.
+type ChosenTuple = (String, Vec<(String, String)>);
 
 impl From<json_values::NotSure> for PyErr {
     fn from(reason: json_values::NotSure) -> Self {
@@ -286,14 +290,33 @@ fn affinity(node: &str, key: &[u8]) -> u64 {
 /// `rules`: of each the revision and its matches (name, exact, prefix).
 #[pyfunction]
 fn header_route(rules: Vec<(String, Vec<Match>)>, listed: HeaderList) -> Option<String> {
-    let condition =
-        |(name, exact, prefix): &Match| Condition::Header(HeaderMatch::new(name, exact.as_deref(), prefix.as_deref()));
-    let rule = |(revision, matches): &(String, Vec<Match>)| Rule {
-        conditions: matches.iter().map(condition).collect(),
-        revision: revision.clone(),
-    };
-    let rules = RouteRules::new(rules.iter().map(rule).collect());
-    rules.revision(&Facts { headers: &borrowed(&listed), key: b"", tenant: "" }).map(str::to_owned)
+    let headers = borrowed(&listed);
+    let fits =
+        |(name, exact, prefix): &Match| HeaderMatch::new(name, exact.as_deref(), prefix.as_deref()).fits(&headers);
+    let rule = rules.into_iter().find(|(_, matches)| !matches.is_empty() && matches.iter().all(fits));
+    rule.map(|(revision, _)| revision)
+}
+
+/// The deployment to which the rules of the first ModelRoute lead a request, with the ModelRoutes and rules that it passed;
+/// None: Python decides. `tenant`: empty without one.
+#[pyfunction]
+fn choose_target(
+    model_routes: Vec<ModelRouteTuple>,
+    listed: HeaderList,
+    tenant: &str,
+    body: &[u8],
+    key: &[u8],
+) -> PyResult<Option<ChosenTuple>> {
+    let Some((first, ..)) = model_routes.first() else { return Ok(None) };
+    let first = first.clone();
+    let compiled = model_routes.into_iter().map(|(name, _, rules)| (name.clone(), Arc::new(public_route(name, rules))));
+    let (routes, fields): (PublicRoutes, _) = (compiled.collect(), RequestFields::parse(body)?);
+    let headers = borrowed(&listed);
+    let request = RoutedRequest { headers: &headers, tenant, fields: &fields, body_bytes: body.len() };
+    let Some(first) = routes.get(&first) else { return Ok(None) };
+    let chosen = public_names::choose_target(&routes, first, &request, key);
+    let named = |one: &Arc<PassedRule>| (one.model_route.clone(), one.rule.clone());
+    Ok(chosen.map(|(target, passed)| (target.to_owned(), passed.iter().map(named).collect())))
 }
 
 fn backends_of(listed: Vec<(String, i64)>) -> Vec<Backend> {
@@ -591,6 +614,7 @@ fn add_others(twins: &Bound<'_, PyModule>) -> PyResult<()> {
     twins.add_function(wrap_pyfunction!(tag, twins)?)?;
     twins.add_function(wrap_pyfunction!(affinity, twins)?)?;
     twins.add_function(wrap_pyfunction!(header_route, twins)?)?;
+    twins.add_function(wrap_pyfunction!(choose_target, twins)?)?;
     twins.add_function(wrap_pyfunction!(order_backends, twins)?)?;
     twins.add_function(wrap_pyfunction!(pick, twins)?)?;
     twins.add_function(wrap_pyfunction!(pick_holder, twins)?)?;

@@ -1,148 +1,171 @@
-//! Rules that come before the split of a route: by headers, by a share of requests, by tenants; and names of routes.
-//!
-//! Python compiles the table and hands it over; today it has header routes, and later kinds of rules need no code here.
-
-use std::collections::{HashMap, HashSet};
+//! Which rule of a ModelRoute a request fits.
 
 use super::router::HeaderMatch;
-use super::split::choose;
 use crate::wire::headers::Headers;
+use crate::wire::prompts;
+use crate::wire::request_fields::RequestFields;
 
-/// What a rule demands of a request.
-#[derive(Clone, Debug)]
-pub enum Condition {
-    Header(HeaderMatch),
-    /// Percent of the sticky keys, by a hash with a salt of the rule's own.
-    Percentage {
-        percent: i64,
-        salt: String,
-    },
-    /// One of these tenants; a request without a tenant fits none.
-    Tenants(HashSet<String>),
-}
+const BYTES_PER_TOKEN: usize = 4;
 
-/// What rules know of a request.
+/// What rules look at.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct RoutedRequest<'a> {
     pub headers: Headers<'a>,
-    pub key: &'a [u8],
     /// Empty without one.
     pub tenant: &'a str,
+    pub fields: &'a RequestFields<'a>,
+    pub body_bytes: usize,
 }
 
-impl Condition {
-    pub fn fits(&self, facts: &Facts<'_>) -> bool {
+/// A rule needs what Python alone knows of a request: the time of day, or what a classifier predicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown;
+
+/// A tenant by its name, or those whose names begin alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TenantPattern {
+    Name(String),
+    Beginning(String),
+}
+
+impl TenantPattern {
+    /// `written`: a name, or a beginning with `*` behind it.
+    pub fn new(written: &str) -> Self {
+        match written.strip_suffix('*') {
+            Some(beginning) => TenantPattern::Beginning(beginning.to_owned()),
+            None => TenantPattern::Name(written.to_owned()),
+        }
+    }
+
+    fn fits(&self, tenant: &str) -> bool {
         match self {
-            Condition::Header(one) => one.fits(facts.headers),
-            Condition::Percentage { percent, salt } => choose([*percent], salt.as_bytes(), facts.key).is_some(),
-            Condition::Tenants(names) => !facts.tenant.is_empty() && names.contains(facts.tenant),
+            TenantPattern::Name(name) => tenant == name,
+            TenantPattern::Beginning(beginning) => tenant.starts_with(beginning),
         }
     }
 }
 
-/// A rule: a request that fits all conditions goes to the revision while it has an endpoint.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    pub conditions: Vec<Condition>,
-    pub revision: String,
-}
+/// The least and the largest number; None: there is no such limit.
+pub type Range = (Option<i64>, Option<i64>);
 
-/// The rules of one route, in their order.
+/// One item of a rule's matches: all its conditions must hold. What is empty or None is no condition.
 #[derive(Clone, Debug, Default)]
-pub struct RouteRules {
-    rules: Vec<Rule>,
+pub struct RouteMatch {
+    pub tenants: Vec<TenantPattern>,
+    pub headers: Vec<HeaderMatch>,
+    pub prompt_bytes: Option<Range>,
+    pub prompt_tokens: Option<Range>,
+    pub has_tools: Option<bool>,
+    pub has_images: Option<bool>,
+    pub has_code: Option<bool>,
+    /// It has conditions that Python alone knows.
+    pub needs_python: bool,
 }
 
-impl RouteRules {
-    /// A rule without conditions fits no request.
-    pub fn new(rules: Vec<Rule>) -> Self {
-        RouteRules { rules: rules.into_iter().filter(|rule| !rule.conditions.is_empty()).collect() }
+impl RouteMatch {
+    /// Whether a request fits all conditions that are known here.
+    fn fits(&self, request: &RoutedRequest<'_>) -> bool {
+        let tenant = request.tenant;
+        let is_tenant =
+            self.tenants.is_empty() || (!tenant.is_empty() && self.tenants.iter().any(|one| one.fits(tenant)));
+        is_tenant && self.headers.iter().all(|one| one.fits(request.headers)) && self.fits_body(request)
     }
 
-    /// The revision of the first rule that a request fits.
-    pub fn revision(&self, facts: &Facts<'_>) -> Option<&str> {
-        let fits = |rule: &&Rule| rule.conditions.iter().all(|condition| condition.fits(facts));
-        self.rules.iter().find(fits).map(|rule| rule.revision.as_str())
+    fn fits_body(&self, request: &RoutedRequest<'_>) -> bool {
+        let fields = request.fields;
+        let has = |wanted: Option<bool>, has: fn(&RequestFields<'_>) -> bool| {
+            wanted.is_none_or(|wanted| wanted == has(fields))
+        };
+        let bytes = || prompts::prompt_bytes(fields, request.body_bytes);
+        self.prompt_bytes.is_none_or(|range| is_in(range, bytes()))
+            && self.prompt_tokens.is_none_or(|range| is_in(range, tokens_of(bytes())))
+            && has(self.has_tools, prompts::has_tools)
+            && has(self.has_images, prompts::has_images)
+            && has(self.has_code, prompts::has_code)
     }
 }
 
-/// Which route has a name: names of models, `namespace/name`, and aliases of one or the other.
-#[derive(Clone, Debug, Default)]
-pub struct RouteNames {
-    routes: HashMap<String, usize>,
-}
-
-impl RouteNames {
-    /// `aliases`: other names by the name that they stand for. An alias hides no name and stands for no alias.
-    pub fn new(names: impl IntoIterator<Item = (String, usize)>, aliases: &[(String, String)]) -> Self {
-        let named: HashMap<String, usize> = names.into_iter().collect();
-        let mut routes = named.clone();
-        for (alias, name) in aliases {
-            if let Some(route) = named.get(name) {
-                routes.entry(alias.clone()).or_insert(*route);
+/// The first list of matches that a request fits. A list without items fits all requests.
+///
+/// # Errors
+/// Unknown: whether the request fits one of the lists before is not known here.
+pub fn select<'r>(
+    rules: impl IntoIterator<Item = &'r [RouteMatch]>,
+    request: &RoutedRequest<'_>,
+) -> Result<Option<usize>, Unknown> {
+    for (at, matches) in rules.into_iter().enumerate() {
+        if matches.is_empty() {
+            return Ok(Some(at));
+        }
+        let mut is_unknown = false;
+        for one in matches.iter().filter(|one| one.fits(request)) {
+            if !one.needs_python {
+                return Ok(Some(at));
             }
+            is_unknown = true;
         }
-        RouteNames { routes }
+        if is_unknown {
+            return Err(Unknown);
+        }
     }
+    Ok(None)
+}
 
-    /// The index of the route with this name.
-    pub fn find(&self, name: &str) -> Option<usize> {
-        self.routes.get(name).copied()
-    }
+/// The estimated tokens of a prompt.
+fn tokens_of(prompt_bytes: usize) -> usize {
+    prompt_bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+fn is_in((least, most): Range, number: usize) -> bool {
+    let number = i64::try_from(number).unwrap_or(i64::MAX);
+    least.is_none_or(|least| number >= least) && most.is_none_or(|most| number <= most)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Condition, Facts, RouteNames, RouteRules, Rule};
+    use super::{select, RouteMatch, RoutedRequest, TenantPattern, Unknown};
     use crate::routing::router::HeaderMatch;
+    use crate::wire::request_fields::RequestFields;
 
-    fn rule(revision: &str, conditions: Vec<Condition>) -> Rule {
-        Rule { conditions, revision: revision.to_owned() }
+    fn of_tenant(pattern: &str) -> RouteMatch {
+        RouteMatch { tenants: vec![TenantPattern::new(pattern)], ..RouteMatch::default() }
     }
 
-    fn percentage(percent: i64, salt: &str) -> Condition {
-        Condition::Percentage { percent, salt: salt.to_owned() }
-    }
-
-    #[test]
-    fn the_first_rule_whose_conditions_all_hold_decides() {
-        let header = || Condition::Header(HeaderMatch::new("x-user", Some("a"), None));
-        let tenants = |names: &[&str]| Condition::Tenants(names.iter().map(|name| (*name).to_owned()).collect());
-        let rules = RouteRules::new(vec![
-            rule("never", vec![]),
-            rule("both", vec![header(), tenants(&["t1"])]),
-            rule("tenant", vec![tenants(&["t1", "t2", ""])]),
-            rule("header", vec![header()]),
-        ]);
-        let listed = [httparse::Header { name: "X-User", value: b"a" }];
-        let revision = |headers, tenant| rules.revision(&Facts { headers, key: b"k", tenant }).map(str::to_owned);
-        assert_eq!(revision(&listed, "t1").as_deref(), Some("both"));
-        assert_eq!(revision(&[], "t1").as_deref(), Some("tenant"));
-        assert_eq!(revision(&listed, "").as_deref(), Some("header"));
-        assert_eq!(revision(&[], ""), None);
+    fn selected(rules: &[Vec<RouteMatch>], tenant: &str) -> Result<Option<usize>, Unknown> {
+        let headers = [httparse::Header { name: "X-App", value: b"ide-1" }];
+        let fields = RequestFields::parse(br#"{"prompt":"12345","tools":[]}"#).unwrap();
+        let request = RoutedRequest { headers: &headers, tenant, fields: &fields, body_bytes: 30 };
+        select(rules.iter().map(Vec::as_slice), &request)
     }
 
     #[test]
-    fn a_percentage_takes_its_share_of_keys_and_salts_differ() {
-        let (first, second) = (percentage(20, "a"), percentage(20, "b"));
-        let keys: Vec<String> = (0..10_000).map(|n| format!("user:{n}")).collect();
-        let fits = |condition: &Condition, key: &String| {
-            condition.fits(&Facts { headers: &[], key: key.as_bytes(), tenant: "" })
-        };
-        let share = keys.iter().filter(|key| fits(&first, key)).count();
-        assert!((1_900..2_100).contains(&share), "{share}");
-        let both = keys.iter().filter(|key| fits(&first, key) && fits(&second, key)).count();
-        assert!((300..500).contains(&both), "{both}");
-        assert!(keys.iter().all(|key| fits(&percentage(100, "a"), key) && !fits(&percentage(0, "a"), key)));
+    fn the_first_rule_of_which_a_request_fits_an_item_decides() {
+        let headers = vec![HeaderMatch::new("x-app", None, Some("ide-"))];
+        let both = RouteMatch { headers, ..of_tenant("gold-*") };
+        let rules = [vec![both], vec![of_tenant("silver"), of_tenant("gold-*")], vec![]];
+        assert_eq!(selected(&rules, "gold-1"), Ok(Some(0)));
+        assert_eq!(selected(&rules, "silver"), Ok(Some(1)));
+        assert_eq!(selected(&rules, "silver-1"), Ok(Some(2)));
+        assert_eq!(selected(&rules[..2], ""), Ok(None));
     }
 
     #[test]
-    fn an_alias_stands_for_a_name_and_hides_none() {
-        let names = [("m", 0), ("ns/m", 0), ("n", 1)].map(|(name, at)| (name.to_owned(), at));
-        let alias = |from: &str, to: &str| (from.to_owned(), to.to_owned());
-        let aliases = [alias("latest", "n"), alias("m", "n"), alias("second", "latest"), alias("gone", "x")];
-        let known = RouteNames::new(names, &aliases);
-        let found = ["m", "ns/m", "n", "latest", "second", "gone"].map(|name| known.find(name));
-        assert_eq!(found, [Some(0), Some(0), Some(1), Some(1), None, None]);
+    fn python_decides_only_where_what_it_alone_knows_decides() {
+        let timed = |pattern| RouteMatch { needs_python: true, ..of_tenant(pattern) };
+        assert_eq!(selected(&[vec![timed("a")], vec![]], "b"), Ok(Some(1)));
+        assert_eq!(selected(&[vec![timed("a")], vec![]], "a"), Err(Unknown));
+        assert_eq!(selected(&[vec![timed("a"), of_tenant("a")], vec![]], "a"), Ok(Some(0)));
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_prompt_and_ranges_include_their_ends() {
+        let sized = |least, most| RouteMatch { prompt_bytes: Some((least, most)), ..RouteMatch::default() };
+        // `"12345"` with its quotes, and `[]`.
+        assert_eq!(selected(&[vec![sized(Some(9), Some(9))]], ""), Ok(Some(0)));
+        assert_eq!(selected(&[vec![sized(Some(10), None)]], ""), Ok(None));
+        let tokens = RouteMatch { prompt_tokens: Some((Some(3), Some(3))), ..RouteMatch::default() };
+        assert_eq!(selected(&[vec![tokens]], ""), Ok(Some(0)));
+        let tools = RouteMatch { has_tools: Some(true), ..RouteMatch::default() };
+        assert_eq!(selected(&[vec![tools]], ""), Ok(None));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use super::public_names::{PublicRoute, PublicRoutes};
 use super::router::{order_backends, Backend};
 use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision};
@@ -56,19 +57,26 @@ pub enum Named {
     Plain(Arc<Route>),
     /// A route whose requests are all Python's, by the name that clients use, and the reason.
     Other(String, &'static str),
+    /// A public name, whose rules lead to a route.
+    Public(Arc<PublicRoute>),
 }
 
 /// One state of all routes, by each of their names.
 #[derive(Debug, Default)]
 pub struct Table {
+    /// Which of Python's tables it is.
+    pub number: u64,
     pub names: HashMap<String, Named>,
+    /// Routes by `namespace/name`, plain ones and others.
+    pub deployments: HashMap<String, Named>,
+    pub public: PublicRoutes,
     pub routes: Vec<Arc<Route>>,
 }
 
 impl Table {
     /// Whether a route is one of this table.
     pub fn has(&self, route: &Arc<Route>) -> bool {
-        let named = self.names.get(&route.name);
+        let named = self.deployments.get(&route.name);
         matches!(named, Some(Named::Plain(known)) if Arc::ptr_eq(known, route))
     }
 }

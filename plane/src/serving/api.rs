@@ -9,7 +9,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::admission::{unix_s, Bill, Reserved, LIMIT_PREFIX};
 use super::bridge::Bridge;
-use super::requester::{frame, message, prepare, Framed, Outgoing, Refused};
+use super::requester::{frame, message, name_rules, prepare, Framed, Outgoing, Refused};
 use super::streams::ClientStream;
 use crate::balancing::in_flight::{Flight, Revision};
 use crate::balancing::prefix_affinity::{Prefill, LOAD};
@@ -366,6 +366,7 @@ impl Connection {
             flight: Some(held.flight),
             prefill: held.prefill,
             reserved: held.reserved,
+            passed: outgoing.passed,
         };
         Next::Python(Refused::of(&outgoing.route, reason), Some(Box::new(begun)))
     }
@@ -450,6 +451,10 @@ impl Connection {
         let mut made = Vec::with_capacity(received.len() + 512);
         made.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
         to_client(&mut made, response.headers, &outgoing.request_id, revision, &forwarded).map_err(|why| why.0)?;
+        name_rules(&mut made, &outgoing.passed);
+        if outgoing.bypasses_cache {
+            line(&mut made, "X-Slipway-Cache", b"bypass");
+        }
         if let Some(reserved) = &held.reserved {
             let is_limit = |name: &str| {
                 name.get(..LIMIT_PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(LIMIT_PREFIX))
@@ -604,6 +609,7 @@ impl Connection {
         let (seconds, settings) = (running.began.elapsed().as_secs_f64(), &self.lane.settings);
         let bill = answer.and_then(|(_, _, bill)| bill);
         running.revision.count(|counts| {
+            counts.bypasses += u64::from(running.outgoing.bypasses_cache);
             if let AnsweredBy::Copy { kept, .. } = running.answered_by {
                 counts.hits += 1;
                 counts.saved.add(&saved_by(kept, bill));
@@ -618,6 +624,7 @@ impl Connection {
                 counts.ttft.observe(&settings.ttft_bounds, first_byte);
             }
         });
+        self.lane.count_passed(&running.outgoing.passed);
         let place = running.id.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
         let is_logged = settings.logs && (outcome != "ok" || place < settings.log_below);
         if !is_logged && !running.outgoing.is_traced {
@@ -655,6 +662,7 @@ impl Connection {
             tenant: outgoing.tenant().to_owned(),
             key: identity.map(|one| one.key.to_string()).unwrap_or_default(),
             is_hit: matches!(running.answered_by, AnsweredBy::Copy { .. }),
+            bypasses_cache: outgoing.bypasses_cache,
         });
     }
 
@@ -708,6 +716,9 @@ impl Connection {
                 }),
             },
             prompt: running.answered_by.recounted_prompt(outgoing),
+            passed: outgoing.passed.iter().map(|one| (one.model_route.clone(), one.rule.clone())).collect(),
+            table: outgoing.table,
+            bypasses_cache: outgoing.bypasses_cache,
         };
         self.shared.handover().recount(recount, self.lane.settings.max_recounts);
     }

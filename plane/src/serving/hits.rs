@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::admission::{unix_s, Reserved};
 use super::api::{Answer, AnsweredBy, Connection, Next, Running};
-use super::requester::{is_traced, Framed, Outgoing, Refused};
+use super::requester::{is_traced, name_rules, Framed, Outgoing, Refused};
 use crate::balancing::in_flight::Revision;
 use crate::caching::copies::{digest_at, KeptResponse};
 use crate::handover::{locked, Place};
@@ -119,6 +119,7 @@ impl Connection {
         line(&mut message, "X-Request-Id", outgoing.request_id.as_bytes());
         line(&mut message, "X-Slipway-Revision", kept.revision.as_bytes());
         line(&mut message, "X-Slipway-Cache", b"hit");
+        name_rules(&mut message, &outgoing.passed);
         if let Some(reserved) = reserved {
             reserved.write_headers(&mut message);
         }

@@ -6,10 +6,13 @@ use super::admission::{unix_s, Metered};
 use crate::balancing::prefix_affinity::{LOAD_FORMAT, TEXT};
 use crate::balancing::prompt_blocks::PromptBlocks;
 use crate::caching::copies::{parts_of, CacheRule};
+use crate::caching::request_key::is_by_chance;
 use crate::handover::{locked, Returns};
 use crate::identity::tenants::Identity;
 use crate::keyed_lookup::Parts;
 use crate::lane::Lane;
+use crate::routing::public_names::{choose_target, PassedRule};
+use crate::routing::rules::RoutedRequest;
 use crate::routing::table::{Named, Route};
 use crate::upstream::tenant_proof::TenantProof;
 use crate::wire::headers::{self, line, to_upstream, Headers, RequestHeaders};
@@ -27,6 +30,9 @@ pub struct Refused {
 }
 
 const TRACEPARENT: &str = "traceparent";
+const CACHE_CONTROL: &str = "cache-control";
+/// The rules of a public name need what the lane has not, or lead to no route.
+const MODEL_ROUTE: &str = "model_route";
 
 impl Refused {
     /// Of the message itself, or of all requests for now.
@@ -66,6 +72,9 @@ pub struct Framed {
 #[derive(Debug)]
 pub struct Outgoing {
     pub route: Arc<Route>,
+    /// Rules of ModelRoutes that led to it, and the number of their table.
+    pub passed: Vec<Arc<PassedRule>>,
+    pub table: u64,
     pub path: String,
     pub request_id: String,
     pub client_request_id: String,
@@ -76,8 +85,10 @@ pub struct Outgoing {
     pub body: Arc<Vec<u8>>,
     /// None: no tenant pays for it.
     pub metered: Option<Metered>,
-    /// By what a copy of a kept response is looked up; None: its route keeps none.
+    /// By what a copy of a kept response is looked up; None: its route keeps none, or none for it.
     pub lookup: Option<Parts>,
+    /// Its route keeps responses, and none for it.
+    pub bypasses_cache: bool,
     /// By which its endpoint is chosen; None where its route does not want that.
     pub prompt: Option<PromptBlocks>,
     /// Its spans are recorded.
@@ -155,7 +166,13 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let fields = fields.map_err(|why| Refused::once(why.0))?;
     let model = in_path.or(fields.model.as_deref()).filter(|model| !model.is_empty());
     let model = model.ok_or(Refused::once("no_model"))?;
-    let route = route_of(lane, model)?;
+    let request_id = headers::request_id(listed).unwrap_or(id);
+    let settings = &lane.settings;
+    let names = Names::of(lane, identity.as_ref(), listed, &fields, owner);
+    let key = sticky_key(listed, &fields, request_id, settings.sticky, &names.session);
+    let tenant = identity.as_ref().map_or("", |one| &one.tenant.name);
+    let asked = RoutedRequest { headers: listed, tenant, fields: &fields, body_bytes: body.len() };
+    let Destination { route, passed, table } = destination(lane, model, identity.as_ref(), &asked, &key)?;
     if let Some(identity) = &identity {
         admits(identity, &route)?;
     }
@@ -168,15 +185,16 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     if fields.wants_json() && writes_text(head.path) {
         return Err(Refused::of(&route, "json_format"));
     }
-    let request_id = headers::request_id(listed).unwrap_or(id);
-    let settings = &lane.settings;
     let rewritten = if model == route.model { Ok(body.to_vec()) } else { fields.with_model(body, &route.model) };
     let body = Arc::new(rewritten.map_err(|why| Refused::of(&route, why.0))?);
     let client_request_id = headers::first_value(listed, "x-request-id").unwrap_or_default();
-    let names = Names::of(lane, identity.as_ref(), listed, &fields, owner);
-    // Of a route with a cache the lane sends no request.
+    let bypasses_cache = route.cache.is_some() && is_by_chance(head.path, &fields);
+    if bypasses_cache && headers::first_value(listed, CACHE_CONTROL).is_some() {
+        return Err(Refused::of(&route, "cache"));
+    }
+    // Of what a cache may have the lane sends nothing.
     let mut prompt = None;
-    let (lookup, (headers, is_traced)) = match &route.cache {
+    let (lookup, (headers, is_traced)) = match route.cache.as_ref().filter(|_| !bypasses_cache) {
         Some(rule) => {
             let (traces, sent) = (settings.trace_below.is_some(), [head.path.as_bytes(), &body]);
             (Some(lookup_of(rule, &route, listed, &names, sent, traces)?), Default::default())
@@ -197,15 +215,18 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
         path: head.path.to_owned(),
         request_id: request_id.to_owned(),
         client_request_id: String::from_utf8_lossy(client_request_id).into_owned(),
-        key: sticky_key(listed, &fields, request_id, settings.sticky, &names.session),
+        key,
         client: names.client,
         headers,
         body,
         metered,
         lookup,
+        bypasses_cache,
         prompt,
         is_traced,
         route,
+        passed,
+        table,
     })
 }
 
@@ -286,7 +307,7 @@ fn lookup_of(
     if traces && has(TRACEPARENT) {
         return Err(Refused::of(route, "trace"));
     }
-    if has("cache-control") || names.forwarded(&route.forwarded).into_iter().any(has) {
+    if has(CACHE_CONTROL) || names.forwarded(&route.forwarded).into_iter().any(has) {
         return Err(Refused::of(route, "cache"));
     }
     Ok(parts_of(rule, &names.tenant, &route.name, [path, body], listed))
@@ -355,14 +376,51 @@ fn prove(lane: &Lane, names: &Names, deployment: &str) -> Option<TenantProof> {
     locked(&lane.signer).as_mut().map(|signer| signer.sign(&names.tenant, deployment, &weight, unix_s()))
 }
 
-fn route_of(lane: &Lane, model: &str) -> Result<Arc<Route>, Refused> {
-    match lane.table().names.get(model) {
-        None => Err(Refused::once("unknown_model")),
-        Some(Named::Other(id, reason)) => Err(Refused { reason, model: id.clone(), returns: Returns::WithTable }),
-        Some(Named::Plain(route)) => match route.why_python() {
-            Some(reason) => Err(Refused::of(route, reason)),
-            None => Ok(route.clone()),
-        },
+/// The route of a request, and how it came there.
+struct Destination {
+    route: Arc<Route>,
+    passed: Vec<Arc<PassedRule>>,
+    /// Number of the table.
+    table: u64,
+}
+
+/// The route of a model or, by the rules of its ModelRoute, of a public name.
+fn destination(
+    lane: &Lane,
+    model: &str,
+    identity: Option<&Identity>,
+    request: &RoutedRequest<'_>,
+    key: &[u8],
+) -> Result<Destination, Refused> {
+    let (table, mut passed) = (lane.table(), Vec::new());
+    let mut named = table.names.get(model);
+    if let Some(Named::Public(public)) = named {
+        if identity.is_some_and(|one| !one.tenant.may_use(&[model])) {
+            return Err(Refused::once("unknown_model")); // to this tenant it is
+        }
+        let chosen = choose_target(&table.public, public, request, key);
+        let by_python = || Refused { reason: MODEL_ROUTE, model: model.to_owned(), returns: Returns::AtOnce };
+        let (target, rules) = chosen.ok_or_else(by_python)?;
+        (named, passed) = (Some(table.deployments.get(target).ok_or_else(by_python)?), rules);
+    }
+    let route = match named {
+        None | Some(Named::Public(_)) => return Err(Refused::once("unknown_model")),
+        Some(Named::Other(id, reason)) => {
+            return Err(Refused { reason, model: id.clone(), returns: Returns::WithTable });
+        }
+        Some(Named::Plain(route)) => route.clone(),
+    };
+    match route.why_python() {
+        Some(reason) => Err(Refused::of(&route, reason)),
+        None => Ok(Destination { route, passed, table: table.number }),
+    }
+}
+
+/// Appends the header with the rules of ModelRoutes that led a request to its route.
+pub fn name_rules(out: &mut Vec<u8>, passed: &[Arc<PassedRule>]) {
+    if !passed.is_empty() {
+        let rules: Vec<&str> = passed.iter().map(|one| one.rule.as_str()).collect();
+        line(out, "X-Slipway-Route", rules.join(", ").as_bytes());
     }
 }
 

@@ -40,6 +40,8 @@ pub struct LogEntry {
     pub key: String,
     /// It got a copy of a kept response, and went to no endpoint.
     pub is_hit: bool,
+    /// Its route has a cache, which keeps no response for it.
+    pub bypasses_cache: bool,
 }
 
 /// A request of the fast lane that Python counts again: what came, and what the lane made of it.
@@ -68,6 +70,11 @@ pub struct Recount {
     pub hit: Option<Hit>,
     /// None where its prompt had no part in the choice of its endpoint.
     pub prompt: Option<RecountedPrompt>,
+    /// ModelRoutes and rules that led to its route, and Python's table that has them.
+    pub passed: Vec<(String, String)>,
+    pub table: u64,
+    /// As of a line.
+    pub bypasses_cache: bool,
 }
 
 /// A prompt, and the choice of its endpoint.

@@ -5,6 +5,7 @@ pub mod headers;
 pub mod inference;
 pub mod json_values;
 pub mod members;
+pub mod prompts;
 pub mod request_fields;
 pub mod responses;
 pub mod resume;

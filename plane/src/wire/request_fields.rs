@@ -78,10 +78,12 @@ pub enum Field {
     Text2,
     CacheSalt,
     Priority,
+    Temperature,
+    Seed,
 }
 
 /// By `Field`, in the same order.
-pub const FIELD_NAMES: [&str; 39] = [
+pub const FIELD_NAMES: [&str; 41] = [
     "stream",
     "stream_options",
     "user",
@@ -121,6 +123,8 @@ pub const FIELD_NAMES: [&str; 39] = [
     "text_2",
     "cache_salt",
     "priority",
+    "temperature",
+    "seed",
 ];
 
 /// Kinds of failure, as bits of `RequestFields::excused`.
@@ -349,6 +353,8 @@ fn field_of(name: &[u8]) -> Option<Field> {
         b"text_2" => Field::Text2,
         b"cache_salt" => Field::CacheSalt,
         b"priority" => Field::Priority,
+        b"temperature" => Field::Temperature,
+        b"seed" => Field::Seed,
         _ => return None,
     })
 }

@@ -24,7 +24,7 @@ from slipway_plane import NATIVE, WHY_MISSING
 from testkit.until import until_async
 from tests.gateway import harness, tenants
 from tests.gateway.harness import Gateway, Upstream, drop, upstream
-from tests.gateway.test_fast_lane import connect, counted, fast, post, read_response, reasons, report
+from tests.gateway.test_fast_lane import connect, counted, fast, post, read_response, reasons, recounts, report
 from tests.gateway.test_fast_lane_tenants import books
 
 from .served import HOUR, Answer, Model, ask, chat, publish
@@ -138,7 +138,8 @@ async def test_a_hit_counts_as_assigned_and_as_no_outcome() -> None:
     ("fields", "headers"),
     [
         ({}, {"Cache_Control": "no-cache"}), ({}, {"Cache_Control": "no-store"}), ({}, {"Cache_Control": "max-age=60"}),
-        ({"temperature": 1}, {}), ({"metadata": {"a": 1}}, {}), ({}, {"Accept": "text/plain"}),
+        ({"temperature": 1}, {"Cache_Control": "only-if-cached"}), ({"temperature": 1e-3, "seed": 1}, {}),
+        ({"temperature": "1"}, {}), ({"metadata": {"a": 1}}, {}), ({}, {"Accept": "text/plain"}),
     ],
     ids=str,
 )  # fmt: skip
@@ -150,6 +151,34 @@ async def test_what_the_lane_has_no_copy_for_is_pythons(fields: dict[str, Any], 
         await ask(gate, chat(**fields), **headers)
         await served(gate, 1)
         assert reasons(gate) == {"cache": 2}
+
+
+async def test_what_no_cache_keeps_is_served_by_the_lane_as_by_python() -> None:
+    """Responses by chance: most of what clients send. They go to the server, and say so."""
+    by_chance = {"temperature": 0.7}, {"temperature": None}, {"temperature": 1, "seed": None}
+    async with lanes() as (python, both, server):
+        for gate in (python, both):
+            answers = [await ask(gate, chat(**fields)) for fields in by_chance for _ in range(2)]
+            assert {answer.cache for answer in answers} == {"bypass"}
+        await served(both, 6)
+        assert len(server.seen) == 12 and reasons(both) == {}
+        assert counted(python) == counted(both) and caches(python) == caches(both)
+        assert report(python) == report(both)
+        # A miss goes to Python, and the connection is the lane's again with the next request by chance.
+        for fields in ({}, {"temperature": 0.7}, {"temperature": 0.7}):
+            await ask(both, chat("other", **fields))
+        await served(both, 7)
+        assert reasons(both) == {"cache": 1}
+
+
+async def test_what_no_cache_keeps_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipway_gateway.fast_lane.lane.RECOUNT_ONE_IN", 1)
+    async with lanes() as (_, gate, _):
+        await ask(gate, chat(temperature=0.7))
+        await until_async(lambda: recounts(gate) == {"same": 1})
+        monkeypatch.setattr(LaneCopies, "may_keep", lambda *about: True)
+        await ask(gate, chat(temperature=0.7))
+        await until_async(lambda: recounts(gate) == {"same": 1, "bypass": 1})
 
 
 async def test_credentials_that_servers_get_are_no_reason_for_another_response() -> None:

@@ -1,11 +1,15 @@
 """The pepper of API keys: made once, restored when it is deleted, never changed."""
 
+import asyncio
 import base64
+from collections import Counter
 
 import pytest
 
-from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.errors import Fenced, Refused
+from slipway_operator.kube.secrets import pepper
 from slipway_operator.kube.secrets.pepper import Pepper
+from testkit.until import until_async
 
 from .test_keys import Server
 
@@ -50,3 +54,18 @@ async def test_without_the_right_it_says_so():
     server.failures["get"] = Refused(403, "not allowed")
     with pytest.raises(Refused):
         await Pepper(server, *PLACE).look()
+
+
+async def test_it_is_there_soon_after_the_lease_is_held(monkeypatch):
+    """The task begins before the operator has the lease, and nobody can make a key without the Secret."""
+    monkeypatch.setattr(pepper, "FENCED_PAUSE_S", 0.001)
+    server, tries = Server(), Counter()
+    fail, server.failures["create"] = server._fail, Fenced("no lease yet")
+    monkeypatch.setattr(server, "_fail", lambda verb: (tries.update([verb]), fail(verb)))
+    task = asyncio.create_task(Pepper(server, *PLACE).run())
+    try:
+        await until_async(lambda: tries["create"] >= 2, "it tries again")
+        del server.failures["create"]
+        await until_async(lambda: PLACE in server.objects, "the Secret is there")
+    finally:
+        task.cancel()

@@ -13,6 +13,7 @@ from slipway_operator.kube.resources import SECRETS
 from slipway_operator.model import labels
 
 LOOK_S = 60.0
+FENCED_PAUSE_S = 2.0  # until this operator may have the lease: without the Secret no key can be made
 KEY, COMPONENT = "pepper", "key-pepper"
 PEPPER_BYTES = 32
 
@@ -32,16 +33,17 @@ class Pepper(Component):
     async def run(self) -> None:
         """Call `look` every LOOK_S until cancelled."""
         while True:
+            pause_s = LOOK_S
             try:
                 await self.look()
                 self._trouble = ""
             except Fenced:
-                pass  # another operator has the lease and does this
+                pause_s = FENCED_PAUSE_S  # another operator has the lease and does this
             except ApiError as error:
                 if str(error) != self._trouble:
                     log.warning("the pepper of API keys cannot be kept, so none can be made: %s", error)
                 self._trouble = str(error)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
         """Read the Secret; create it if it does not exist.
