@@ -6,6 +6,8 @@ import yaml
 
 from slipway_contracts.api import markers
 from slipway_operator.api.schema import Node, structural
+from slipway_operator.api.v1beta1.differences import GROUP
+from slipway_operator.api.v1beta1.schema import beta_version
 
 _LABELS = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/part-of": "slipway"}
 _HEADER = """\
@@ -38,9 +40,16 @@ def manifest(kind: type) -> Node:
                 "shortNames": list(definition.short_names),
                 **({"categories": list(definition.categories)} if definition.categories else {}),
             },
-            "versions": [_version(kind, definition)],
+            "versions": _versions(kind, definition),
         },
     }
+
+
+def _versions(kind: type, definition: markers.Definition) -> list[Node]:
+    """The stored version first."""
+    stored = _version(kind, definition)
+    beta = beta_version(kind.__name__, stored) if definition.group == GROUP else None
+    return [stored, *([beta] if beta else [])]
 
 
 def _version(kind: type, definition: markers.Definition) -> Node:
