@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bench.fuzz.crs import Crd
@@ -70,6 +70,7 @@ def test_fields_keep_their_places() -> None:
 @pytest.mark.parametrize("kind", sorted(DIFFERENCES))
 @pytest.mark.parametrize(("version", "other"), [(STORED, BETA), (BETA, STORED)])
 def test_a_round_trip_of_any_valid_object_loses_nothing(kind: str, version: str, other: str) -> None:
+    @settings(max_examples=20, phases=[Phase.generate])  # schemas are large, and so is what is drawn of them
     @given(crd_of(kind, version).drawn("spec").filter(lambda drawn: drawn.sound), JSON)
     def check(drawn: Any, unknown: Any) -> None:
         obj = of(kind, version, {"metadata": {"name": "a", "x": unknown}, "spec": drawn.value, "more": unknown})
