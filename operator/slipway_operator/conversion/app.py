@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class ConversionRoutes:
-    """`counted` gets the status of each response. What is posted is nobody's secret, so that callers need no identity:
+    """`counted` gets the status of each response. What is posted is no secret of the operator, so that callers need no identity:
     the answer is made of the request alone."""
 
     def __init__(self, counted: Counted) -> None:

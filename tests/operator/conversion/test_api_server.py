@@ -75,7 +75,7 @@ def test_the_rules_of_v1beta1_are_those_of_v1alpha1_in_its_names(beta: Api, webh
     assert applied(beta, space, "v1beta1", lonely).ok
     unknown = applied(beta, space, "v1beta1", STORED_SPEC)
     assert not unknown.ok and "fallback" in unknown.message
-    wrong = {"model": {"uri": "hf://org/model"}, "traffic": {"cache": {"mode": "Exact", "scope": "Everybody"}}}
+    wrong = {"model": {"uri": "hf://org/model"}, "traffic": {"cache": {"mode": "Exact", "scope": "Namespace"}}}
     refused = applied(beta, space, "v1beta1", wrong)
     assert refused.status == 422 and "spec.traffic.cache.scope" in refused.message
 
@@ -129,7 +129,7 @@ def test_without_the_webhook_v1alpha1_works_and_v1beta1_fails_with_the_reason(
 def test_without_the_webhook_a_write_drops_the_managers_of_what_was_applied_in_v1beta1(
     beta: Api, webhook: Webhook, space: str
 ) -> None:
-    """The API server's own doing, which docs/api-policy.md tells: the object itself stays."""
+    """The API server's own doing (docs/api-policy.md): the object itself stays."""
     assert applied(beta, space, "v1beta1", BETA_SPEC).ok
     webhook.stop()
     assert beta.merge(where(space, "v1alpha1"), {"spec": {"paused": True}}).ok

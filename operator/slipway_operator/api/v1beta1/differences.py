@@ -133,7 +133,7 @@ def converted(obj: Mapping[str, Any], version: str) -> dict[str, Any]:
 
 
 def as_stored(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """What somebody wrote, in v1alpha1; an object that is not of v1beta1 as it is."""
+    """What an author wrote, in v1alpha1; an object that is not of v1beta1 as it is."""
     try:
         return converted(obj, STORED)
     except NotConvertible:

@@ -66,7 +66,7 @@ def _conversion(host: WebhookHost, ca: str) -> Object:
 
 
 def _other(crd: Object, host: WebhookHost) -> str:
-    """The webhook of somebody else, in words; empty: there is none."""
+    """The webhook of another release, in words; empty: there is none."""
     config = ((crd["spec"].get("conversion") or {}).get("webhook") or {}).get("clientConfig") or {}
     service = config.get("service") or {}
     if not config or (service.get("namespace"), service.get("name")) == (host.namespace, host.service):
