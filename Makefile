@@ -86,13 +86,14 @@ tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kube
 histories: setup ## 10,000 random histories of a rollout against its invariants (about a quarter of an hour)
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2
 
+# A test that failed runs once more by itself; if it passes then, the last lines name it as a defect (testkit/rerun.py).
 # Tests wait as much as they compute, so that three at a time fill two cores; in a shuffled order, because the files
 # that wait longest have the fewest tests, and xdist would put those last.
 unit: setup ## what needs no other process and no torch
-	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 3 --dist worksteal --durations=12
+	$(PY) -m testkit.rerun unit tests -m"not integration and not e2e and not extended" -n3 --dist=worksteal --durations=12
 
 integration: tools ## against real components: a kube-apiserver on loopback, processes, torch, whole models
-	$(VENV)/bin/pytest tests -m "integration and not extended" -n 3 --dist loadfile --no-loadscope-reorder --durations=12
+	$(PY) -m testkit.rerun integration tests -m"integration and not extended" -n3 --dist=loadfile --no-loadscope-reorder --durations=12
 
 oldest: tools ## the same against the API server of the oldest Kubernetes that is supported, 1.30 (compiled once, five minutes)
 	$(PY) -m devcluster build kube-apiserver-oldest
@@ -114,7 +115,7 @@ extended: tools ## what takes minutes and is in no ordinary run: all that is mar
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e -m "not extended" --durations=12
+	$(PY) -m testkit.rerun e2e e2e -m"not extended" --durations=12
 
 faults: setup ## six bad versions on a real cluster, each rolled back by itself (WRITE=1: the table goes into docs/faults.md; TRAFFIC=all: with a route, affinity, fallback and cache)
 	$(PY) -m devcluster up

@@ -72,6 +72,13 @@ slipway status chat                             # of one ModelDeployment: what t
 ```
 [Model registry](registry.md) explains them.
 
+## Signed verdicts
+```
+slipway verdict chat --verify public.pem        # the conclusion, its numbers, and whether the operator signed it
+slipway verdict --file - --verify public.pem    # of an envelope from elsewhere, such as a tag of the registry
+```
+[Signed verdicts](verdicts.md) explains them.
+
 ## Public names that lead by rules
 ```
 slipway routes                                  # ModelRoutes: their names, and whether their targets are there

@@ -104,14 +104,15 @@ Generated from the API types, as `crds/` is. [Classic models](predict.md#many-mo
 
 def main(arguments: list[str]) -> int:
     """Write the files, or with --check say which are stale."""
-    stale = [path for path, text in outputs().items() if not path.exists() or path.read_text() != text]
+    files = outputs()
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     if "--check" in arguments:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is stale: run `python docs/generate.py`", file=sys.stderr)
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(outputs()[path])
+        path.write_text(files[path])
         print(f"wrote {path.relative_to(ROOT)}")
     return 0
 

@@ -69,11 +69,18 @@ def name_of(pod: Json) -> str:
 
 
 @contextlib.contextmanager
-def stream_at(url: str, model: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The pod of a stream at one of the wanted pods, and the lines after its first event; others are closed at once."""
+def stream_at(
+    url: str, model: str, wanted: Callable[[str], bool], within_s: float = 0.0
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The pod of a stream at one of the wanted pods, and the lines after its first event; others are closed at once.
+
+    `within_s`: it may take so long until the gateways send any there.
+    """
     body = json.dumps({"model": model, "prompt": "a", "stream": True, "max_tokens": TOKENS})
     where = urlsplit(url)
-    for _ in range(TRIES):
+    due_s, tries = time.monotonic() + within_s, 0
+    while tries < TRIES or time.monotonic() < due_s:
+        tries += 1
         connection = http.client.HTTPConnection(where.netloc, timeout=60)
         with contextlib.closing(connection):
             connection.request("POST", f"{where.path}/completions", body, {"Content-Type": "application/json"})
@@ -83,4 +90,4 @@ def stream_at(url: str, model: str, wanted: Callable[[str], bool]) -> Iterator[t
             if wanted(pod):
                 yield pod, iter(answer)
                 return
-    raise AssertionError(f"none of {TRIES} streams is at a wanted pod")
+    raise AssertionError(f"none of {tries} streams is at a wanted pod")

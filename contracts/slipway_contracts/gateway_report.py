@@ -99,6 +99,8 @@ class GatewayReport(msgspec.Struct):
     """The body of `/internal/routes`. There may be thousands of routes: each stays encoded until it is read.
 
     `bounds`: of buckets of latencies, which `counters.read_bounds` reads. `routes`: RouteReports, by namespace/name.
+    `inflight`: requests that have a place in the gateway, those to other providers and to jobs included; None: not
+    reported.
     """
 
     routes: dict[str, msgspec.Raw]
@@ -106,6 +108,7 @@ class GatewayReport(msgspec.Struct):
     draining: bool = False
     table: TableReport = TableReport()
     bounds: Any = None
+    inflight: int | None = None
 
 
 class CallsReport(msgspec.Struct):

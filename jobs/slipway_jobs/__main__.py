@@ -197,6 +197,7 @@ async def _until(
     log.info("draining")
     dispatcher.draining = True
     dispatcher.wake()
+    await asyncio.sleep(settings.drain_delay_s)
     await public.cleanup()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(settings.drain_timeout_s):

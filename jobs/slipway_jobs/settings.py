@@ -147,6 +147,9 @@ class JobsSettings(ProcessSettings):
     max_uploads: Count = Field(
         16, description="files that are received at once, above it 429; the last quarter is for tenants that send none"
     )
-    drain_timeout_s: Seconds = Field(
-        60.0, description="time after SIGTERM for requests in flight; others take the rest"
+    drain_delay_s: Seconds = Field(
+        0.0,
+        description="time after SIGTERM in which requests are still served, and no line is sent: until gateways have "
+        "noticed",
     )
+    drain_timeout_s: Seconds = Field(60.0, description="time after that for requests in flight; others take the rest")

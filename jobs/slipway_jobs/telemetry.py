@@ -1,5 +1,7 @@
 """Metrics of the jobs process."""
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from .states import COMPLETED, ENDED_BATCHES, FAILED
@@ -17,6 +19,12 @@ class JobsMetrics:
         self.batches = Counter(f"{name}batches", "Batches by how they ended", ("status",), registry=self.registry)
         self.in_flight = Gauge(f"{name}in_flight", "Lines in flight at the gateway", registry=self.registry)
         self.waiting = Gauge(f"{name}waiting", "Lines in the database that wait", registry=self.registry)
+        self.short = Gauge(
+            f"{name}short_of_places",
+            "Lines in the database that wait while this process lacks places for them",
+            registry=self.registry,
+        )
+        self.short.set(math.nan)  # until the first count: 0 would say that nothing waits
         self.seconds = Histogram(
             f"{name}line_seconds",
             "Seconds of a call of a line",

@@ -36,6 +36,7 @@ from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.kube.writing.prefetches import Prefetches
 from slipway_operator.kube.writing.run_history import RunHistory
 from slipway_operator.metrics_api import engine_series
+from slipway_operator.metrics_api.release import JobsProcesses, ReleaseLoads
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.server import MetricsApi
@@ -52,7 +53,8 @@ from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue
 from slipway_operator.registry.client import MlflowClient
 from slipway_operator.registry.runner import RegistryRunner
-from slipway_operator.settings import OperatorSettings
+from slipway_operator.settings import OperatorSettings, product_version
+from slipway_operator.statements.runner import StatementRunner
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_operator.tenants.runner import TenantRunner
 
@@ -102,6 +104,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         DownloadReader(pods, wake),
         FallbackTargets(process.cache.get, wake),
         _registry(process),
+        _statements(process),
         _names(process, routes),
         routes,
         _experiments(process),
@@ -135,6 +138,7 @@ def planning_of(settings: OperatorSettings) -> PlanSettings:
         cpu_image=settings.cpu_image,
         pull_secrets=settings.image_pull_secrets,
         tracking_url=settings.mlflow_url,
+        standby_priority_class=settings.standby_priority_class,
     )
 
 
@@ -255,7 +259,9 @@ def _metrics_of_pods(process: Process) -> tuple[Component, ...]:
             wake(key)
 
     host = Host(settings.own_namespace, settings.metrics_api_service, settings.metrics_api_owner)
-    api = MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed)
+    jobs = JobsProcesses(process.client, process.session, settings.own_namespace, settings.jobs_service)
+    release = ReleaseLoads(settings.own_namespace, process.gateways, jobs)
+    api = MetricsApi(process.client, sampler, host, settings.metrics_api_port, changed, release)
     return sampler, ScalingRunner(sampler, wake), api
 
 
@@ -290,6 +296,13 @@ def _registry(process: Process) -> RegistryRunner:
         poll_s=settings.mlflow_poll_s,
         writes=settings.mlflow_write_verdicts,
     )
+
+
+def _statements(process: Process) -> StatementRunner | None:
+    key_file = process.settings.verdict_signing_key_file
+    if key_file is None:
+        return None
+    return StatementRunner(process.client, key_file, product_version(), process.queue.add, process.lease.held, _now)
 
 
 def _audit(process: Process) -> AuditRunner | None:

@@ -30,11 +30,14 @@ class ReconciledDeployment:
 
 
 class NotYet(Exception):
-    """A component cannot observe yet: the reconcile is repeated after so many seconds."""
+    """A component cannot observe yet: the reconcile is repeated after so many seconds.
 
-    def __init__(self, after_s: float) -> None:
-        super().__init__(f"not yet, again after {after_s:g} s")
-        self.after_s = after_s
+    `what`: what it waits for, in words for the user, who gets an Event when it does not come.
+    """
+
+    def __init__(self, after_s: float, what: str) -> None:
+        super().__init__(f"{what}; again after {after_s:g} s")
+        self.after_s, self.what = after_s, what
 
 
 class Component:

@@ -35,6 +35,8 @@ from slipway_process.backoff import Backoff
 # for example, children of a deleted namesake go within 1 s.
 REPORTED_FROM_FAILURE = 3
 REPORT_AGAIN_S = 5.0
+WAITS_REPORTED_S = 60.0  # a component that cannot observe for so long gets an Event; it is waited for on
+WAITS_AGAIN_S = 5.0  # between two tries from then on
 STALE = Backoff(0.05, 5.0)  # after a conflict at once; a webhook or another writer may make one of each write
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Reconciler:
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._conflicts: dict[ObjectKey, int] = {}  # in a row
         self._written, self._runs = WrittenStatuses(), AnalysisRuns(client)
+        self._waits: dict[ObjectKey, datetime] = {}  # since when a component cannot observe
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
 
     def reset(self) -> None:
@@ -79,7 +82,7 @@ class Reconciler:
                 return again_after_s
             except NotYet as error:
                 result = "ok"
-                return error.after_s
+                return await self._wait(key, error)
             except Stale:
                 result = "stale"
                 self._objects.doubt(key)
@@ -112,6 +115,7 @@ class Reconciler:
     async def _advance(self, deployment: ReconciledDeployment, failures: int) -> float | None:
         key, obj = deployment.key, deployment.obj
         observed = await self._observe(deployment)
+        self._waits.pop(key, None)
         now = self._clock()
         former, unread = status.parse_parts(obj.get("status"))
         await self._report_lost_events(key, obj, former, now)
@@ -211,6 +215,20 @@ class Reconciler:
         pauses = each(self._components, lambda component: component.after(deployment, observed, planned, now))
         return min((pause for pause in (planned.requeue_after_s, *pauses) if pause is not None), default=None)
 
+    async def _wait(self, key: ObjectKey, waits: NotYet) -> float:
+        """The pause until the next try. What does not come for long gets an Event, repeated with a count."""
+        now = self._clock()
+        lasts_s = (now - self._waits.setdefault(key, now)).total_seconds()
+        if lasts_s < WAITS_REPORTED_S:
+            return waits.after_s
+        text = (
+            f"nothing is done for it for more than {WAITS_REPORTED_S:.0f} s: {waits.what}; the operator's log says why"
+        )
+        log.warning("%s", text)
+        obj = await self._objects.deployment(key)
+        await events.post(self._client, obj, Event("Warning", "ReconcileWaits", text), now)
+        return max(waits.after_s, WAITS_AGAIN_S)
+
     def _leave(self, key: ObjectKey) -> None:
         list(each(self._components, lambda component: component.leave(key)))
 
@@ -220,6 +238,7 @@ class Reconciler:
         self._runs.forget(key)
         self._reported.pop(key, None)
         self._leaving.pop(key, None)
+        self._waits.pop(key, None)
         self._objects.trust(key)
 
     async def _report_lost_events(self, key: ObjectKey, obj: Object, former: Status, now: datetime) -> None:

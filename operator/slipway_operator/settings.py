@@ -129,6 +129,11 @@ class OperatorSettings(process.ProcessSettings):
         "spec.engine.imagePullSecrets; they are looked up in the namespace of each ModelDeployment, and one that is "
         "not there is passed over",
     )
+    standby_priority_class: Name = Field(
+        "",
+        description="PriorityClass of standby pods (spec.standbyReplicas) that are made from now on; without one that "
+        "of their ModelDeployment's other pods",
+    )
     spans_endpoint: spans.Endpoint = Field(
         "", description="OTLP receiver of spans of reconciles; without one there are none; the SDK reads more variables"
     )
@@ -196,6 +201,11 @@ class OperatorSettings(process.ProcessSettings):
         None,
         description="file with the key that signs calls of hooks, read for each call; without one they are unsigned",
     )
+    verdict_signing_key_file: OptionalFile = Field(
+        None,
+        description="PEM file with the private key, Ed25519 or ECDSA with P-256, that signs the verdicts of rollouts "
+        "as in-toto statements, read for each one; without one they are unsigned",
+    )
     allowed_private_cidrs: Annotated[
         tuple[Network, ...], _of_text(lambda text: parse_networks(split_items(text))), Flag("CIDR,...")
     ] = Field((), description="private address ranges that hooks and analyses may call")
@@ -246,6 +256,11 @@ class OperatorSettings(process.ProcessSettings):
     metrics_api_port: Port = Field(8443, description="port of the metrics API: TLS, for the API server alone")
     metrics_api_owner: Name = Field(
         "", description="ClusterRole that owns the registrations of the metrics API: its deletion deletes them"
+    )
+    jobs_service: Name = Field(
+        "",
+        description="headless Service of the admin ports of jobs processes, for slipway_jobs_lines of the metrics API; "
+        "without one there is no such metric",
     )
     control_api_port: Port = Field(
         0, description="port of the control API, by HTTPS; 0: it is not served; docs/control-api.md describes it"

@@ -608,6 +608,21 @@ def test_hook_signing_key_is_mounted_where_the_operator_reads_it() -> None:
     assert flag.partition("=")[2] == f"{mount['mountPath']}/{item['path']}"
 
 
+def test_key_of_verdicts_is_mounted_where_the_operator_reads_it_and_may_be_missing() -> None:
+    secret = {"name": "verdict-key", "key": "mine"}
+    deployment = find(
+        objects(values={"operator": {"verdicts": {"signingSecret": secret}}}), "Deployment", "slipway-operator"
+    )
+    container = _container(deployment)
+    (flag,) = [argument for argument in container["args"] if argument.startswith("--verdict-signing-key-file=")]
+    (mount,) = container["volumeMounts"]
+    (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+    (item,) = volume["secret"]["items"]
+    assert (volume["secret"]["secretName"], item["key"], volume["secret"]["optional"]) == ("verdict-key", "mine", True)
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    assert flag.partition("=")[2] == f"{mount['mountPath']}/{item['path']}"
+
+
 def test_the_audit_log_is_on_the_claim_beside_the_signing_key() -> None:
     operator = {"audit": {"claimName": "audit"}, "hooks": {"signingSecret": {"name": "hook-key", "key": "mine"}}}
     deployment = find(objects(values={"operator": operator}), "Deployment", "slipway-operator")

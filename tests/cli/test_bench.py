@@ -217,7 +217,7 @@ async def test_a_classic_model_is_measured_by_latency(tmp_path: Path) -> None:
 
 
 async def test_an_interruption_prints_what_there_is(tmp_path: Path) -> None:
-    engine = Engine()
+    engine = Engine(slots=2, wait_s=1000)  # a later step has no end
     async with serving(engine.serve) as (edge, _):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "slipway_cli", "bench", "--url", edge.url, "--model", "default/chat"),

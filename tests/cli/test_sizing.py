@@ -527,3 +527,20 @@ def test_a_row_of_another_form_is_an_error_with_its_field(field: str, value: obj
 def test_a_short_name_is_its_owners() -> None:
     conflict = {"model": "chat", "conditions": [{"type": "NameConflict", "status": "True"}]}
     assert costs.names_of([deployment(conflict)]) == {"demo/chat": ("demo", "chat")}
+
+
+@pytest.mark.parametrize(
+    ("memory", "count", "fits"),
+    [("80G", 1, True), ("75Gi", 1, False), ("74Gi", 2, True), ("81G", 2, False), (10**9, 1, True), ("much", 1, True)],
+)
+def test_size_knows_the_memory_that_a_spec_needs(tmp_path: Path, memory: object, count: int, fits: bool) -> None:
+    """Of each device; what is no quantity was refused by the API server."""
+    prices = tmp_path / "plan.yaml"
+    prices.write_text("gpuTypes: [{name: h100, memoryGb: 80, pricePerHour: 4}]\nmodels: []\n")
+    options = {"gpu": None, "gpus": None, "prices": prices, "price_hour": None, "memory_gb": None}
+    spec = {"resources": {"accelerator": {"type": "h100", "count": count, "memory": memory}}}
+    if fits:
+        assert commands._Pods.of(spec, options).price == 4 * count
+    else:
+        with pytest.raises(ValueError, match="memory limits: a pod needs"):
+            commands._Pods.of(spec, options)

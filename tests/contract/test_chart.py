@@ -98,9 +98,10 @@ def test_service_links_set_no_setting(component: str) -> None:
 def test_operator_parses_the_flags_of_its_hooks() -> None:
     hooks = {"signingSecret": {"name": "hook-key"}}
     outbound = {"allowedCIDRs": ["10.96.0.0/12", "fd00::/64"], "allowedHosts": ["*.tools.svc", "prom.monitoring.svc"]}
-    values = {"hooks": hooks, "outbound": outbound}
+    values = {"hooks": hooks, "outbound": outbound, "verdicts": {"signingSecret": {"name": "verdict-key"}}}
     settings = _operator(_container("default", "operator", operator=values)["args"])
     assert str(settings.hook_signing_key_file) == "/etc/slipway/hooks/signing-key"
+    assert str(settings.verdict_signing_key_file) == "/etc/slipway/verdicts/private.pem"
     assert [str(network) for network in settings.outbound.networks] == outbound["allowedCIDRs"]
     assert list(settings.outbound.hosts) == outbound["allowedHosts"]
 

@@ -101,7 +101,7 @@ ALLOWED = {
     "server/slipway_predict/process/workers.py Workers._retire": Site(1, LOGGED),
     "server/slipway_predict/process/workers.py Workers.run": Site(1, REQUEST),
     "server/slipway_fetcher/pages.py served": Site(1, KEPT),
-    "server/slipway_fetcher/adapters/follow.py AdapterLoader._advance": Site(3, LOGGED),
+    "server/slipway_fetcher/adapters/follow.py AdapterLoader._advance": Site(4, LOGGED),
     "server/slipway_fetcher/adapters/follow.py AdapterLoader._remove": Site(1, LOGGED),
     "gateway/slipway_gateway/upstream/adapter_reports.py AdapterReports.read_due": Site(1, HERE),
 }

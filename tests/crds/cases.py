@@ -1423,6 +1423,12 @@ SCHEMA_CASES = (
         good=({"replicas": 0}, {"replicas": 10_000}),
     ),
     Case(
+        "standbyReplicas",
+        "spec.standbyReplicas",
+        bad=({"standbyReplicas": -1}, {"standbyReplicas": 101}),
+        good=({"standbyReplicas": 0}, {"standbyReplicas": 100}),
+    ),
+    Case(
         "setWeight",
         "spec.strategy.canary.steps[0].setWeight",
         bad=(_weights(-1), _weights(101)),

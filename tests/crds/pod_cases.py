@@ -38,6 +38,7 @@ def _names(field: str, path: str, build: Any) -> Case:
     )
 
 
+_VLLM = {"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"}
 _PATHS = ("/data", "/tmp/cache", "/var/cache/vllm", "/mnt/modelstore", "/etc/ssl/extra", "/" + "d" * 511)
 
 CEL_CASES = (
@@ -55,6 +56,100 @@ CEL_CASES = (
             _accelerator(resourceClaimTemplateName="gpus", type="h100"),
         ),
         good=(_accelerator(resourceClaimTemplateName="gpus"),),
+    ),
+    Case(
+        "accelerator.resourceClaimName and other devices",
+        "spec.resources.accelerator has either resourceClaimName, or resourceClaimTemplateName",
+        bad=(
+            _accelerator(resourceClaimName="gpus", resourceClaimTemplateName="gpus"),
+            _accelerator(resourceClaimName="gpus", resource="amd.com/gpu"),
+            _accelerator(resourceClaimName="gpus", type="h100"),
+        ),
+        good=(_accelerator(resourceClaimName="gpus"),),
+    ),
+    Case(
+        "accelerator.memory and sharing of a claim",
+        "spec.resources.accelerator.memory and sharing do not go with a ResourceClaim",
+        bad=tuple(
+            _accelerator(**claim, **field)
+            for claim in ({"resourceClaimName": "gpus"}, {"resourceClaimTemplateName": "gpus"})
+            for field in ({"memory": "20Gi"}, {"sharing": "TimeSlicing"})
+        ),
+        good=(_accelerator(memory="20Gi", sharing="TimeSlicing"),),
+    ),
+    Case(
+        "accelerator.memory and sharing of other vendors",
+        "spec.resources.accelerator.memory and sharing select nodes by labels of NVIDIA's",
+        bad=(_accelerator(resource="amd.com/gpu", memory="20Gi"), _accelerator(resource="a.b/c", sharing="MPS")),
+        good=(
+            _accelerator(type="mi300x", memory="20Gi"),
+            _accelerator(resource="nvidia.com/gpu.shared", memory="20Gi", sharing="MPS"),
+        ),
+    ),
+    Case(
+        "accelerator.resource of MIG",
+        "spec.resources.accelerator.resource names no MIG profile",
+        bad=tuple(
+            _accelerator(resource=f"nvidia.com/mig-{name}")
+            for name in ("1g", "1g10gb", "8g.80gb", "1g.0gb", "1g.10gb.", "1g.10gb.2", "10gb", "1g.10gb-me")
+        ),
+        good=tuple(
+            _accelerator(resource=f"nvidia.com/mig-{name}")
+            for name in ("1g.10gb", "1g.5gb.me", "7g.141gb", "1c.2g.20gb", "1g.24gb.gfx", "2g.48gb.me.all")
+        ),
+    ),
+    Case(
+        "accelerator.memory and a MIG profile",
+        "spec.resources.accelerator.memory is more than the MIG profile in resource has",
+        bad=tuple(
+            _accelerator(resource=f"nvidia.com/mig-{name}", memory=memory)
+            for name, memory in (
+                ("1g.10gb", "10Gi"),
+                ("1g.10gb.me", "11G"),
+                ("1c.2g.20gb", "21G"),
+                ("1g.5gb", 6 * 10**9),
+            )
+        ),
+        good=tuple(
+            _accelerator(resource=f"nvidia.com/mig-{name}", memory=memory)
+            for name, memory in (("1g.10gb", "10G"), ("1g.10gb.me", "9Gi"), ("7g.80gb", "70Gi"), ("1g.5gb", 10**9))
+        ),
+    ),
+    Case(
+        "accelerator.sharing of MIG",
+        "spec.resources.accelerator.sharing: MPS is not for MIG devices",
+        bad=(_accelerator(resource="nvidia.com/mig-1g.10gb", sharing="MPS"),),
+        good=(_accelerator(resource="nvidia.com/mig-1g.10gb", sharing="TimeSlicing"),),
+    ),
+    Case(
+        "accelerator.sharing and count",
+        "spec.resources.accelerator.count must be 1 with sharing",
+        bad=({"engine": _VLLM, **_accelerator(count=2, sharing="TimeSlicing")},),
+        good=({"engine": _VLLM, **_accelerator(count=2)}, _accelerator(sharing="TimeSlicing")),
+    ),
+    Case(
+        "MIG devices of an engine",
+        "spec.resources.accelerator.count must be 1 for MIG devices",
+        bad=({"engine": _VLLM, **_accelerator(count=2, resource="nvidia.com/mig-1g.10gb")},),
+        good=(
+            {"engine": _VLLM, **_accelerator(resource="nvidia.com/mig-1g.10gb")},
+            {
+                "engine": {"type": "custom", "image": "registry.example.com/a:1"},
+                **_accelerator(count=2, resource="nvidia.com/mig-1g.10gb"),
+            },
+        ),
+    ),
+    Case(
+        "sharedMemory and MPS",
+        "spec.resources.sharedMemory does not go with accelerator.sharing: MPS",
+        bad=({"resources": {"sharedMemory": "1Gi", "accelerator": {"count": 1, "sharing": "MPS"}}},),
+        good=({"resources": {"sharedMemory": "1Gi", "accelerator": {"count": 1, "sharing": "TimeSlicing"}}},),
+    ),
+    Case(
+        "accelerator.memory as a quantity",
+        "spec.resources.accelerator.memory must be a positive quantity of at most 2Ti",
+        bad=tuple(_accelerator(memory=memory) for memory in ("0", "-1Gi", "20 GB", "3Ti", 0)),
+        good=tuple(_accelerator(memory=memory) for memory in ("20Gi", "2Ti", 20 * 10**9)),
     ),
     Case(
         "volumeMounts name volumes",
@@ -131,6 +226,23 @@ SCHEMA_CASES = (
         "spec.resources.accelerator.type",
         bad=tuple(_accelerator(type=kind) for kind in ("", "H100", "h 100", "h" * 64, "-h")),
         good=tuple(_accelerator(type=kind) for kind in ("h100", "a100-80gb", "gb200.nvl72")),
+    ),
+    _names(
+        "accelerator.resourceClaimName",
+        "spec.resources.accelerator.resourceClaimName",
+        lambda name: _accelerator(resourceClaimName=name),
+    ),
+    Case(
+        "accelerator.memory",
+        "spec.resources.accelerator.memory",
+        bad=tuple(_accelerator(memory=memory) for memory in (True, [], {})),
+        good=(_accelerator(memory="20Gi"),),
+    ),
+    Case(
+        "accelerator.sharing",
+        "spec.resources.accelerator.sharing",
+        bad=tuple(_accelerator(sharing=name) for name in ("", "mps", "Exclusive")),
+        good=tuple(_accelerator(sharing=name) for name in ("TimeSlicing", "MPS")),
     ),
     _names(
         "accelerator.resourceClaimTemplateName",

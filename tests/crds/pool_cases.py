@@ -52,6 +52,15 @@ CEL_CASES = (
         good=(_member(progressDeadlineSeconds=60), _member(drain={"timeoutSeconds": 5})),
     ),
     Case(
+        "standby-replicas",
+        "spec.standbyReplicas is for models with pods of their own, one for each replica",
+        bad=(
+            _member(standbyReplicas=1),
+            {"standbyReplicas": 1, "engine": {"type": "vllm", "image": "vllm:1", "parallelism": {"nodes": 2}}},
+        ),
+        good=(_member(standbyReplicas=0), {"standbyReplicas": 1}),
+    ),
+    Case(
         "pool-replicas",
         "a model with spec.pool has no pods of its own: remove spec.replicas",
         bad=(_member(replicas=2),),

@@ -248,6 +248,7 @@ async def test_routes_report_is_the_contract() -> None:
             "accuracy": None,
         }
         assert report.pop("table") == {"restored": False, "age_s": 0.0}
+        assert report.pop("inflight") == 1
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.
         gate.route(("new", 100, []))

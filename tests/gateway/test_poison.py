@@ -181,29 +181,40 @@ async def test_streams_of_bystanders_outlive_what_kills_two_pods() -> None:
     suspects, now = Suspects(lambda: 0.0), "http://a"
     culprit, bystanders = Suspect("k", "/", b"p"), [Suspect("k", "/", b"%d" % n) for n in range(20)]
     for one in (culprit, *bystanders):
-        assert suspects.blame(one, now, WEIGHT, sent_s=0.0, on_trial=False) == WEIGHT
+        assert suspects.blame(one, now, WEIGHT) == WEIGHT
     # All go on at b; the culprit is on trial there when it dies.
     suspects.begin("http://b")
-    assert {suspects.blame(one, "http://b", WEIGHT, sent_s=0.0, on_trial=False) for one in bystanders[:10]} == {WEIGHT}
-    assert suspects.blame(culprit, "http://b", WEIGHT, sent_s=0.0, on_trial=True) == 2 * WEIGHT
+    assert {suspects.blame(one, "http://b", WEIGHT) for one in bystanders[:10]} == {WEIGHT}
+    assert suspects.blame(culprit, "http://b", WEIGHT, on_trial=True) == 2 * WEIGHT
     suspects.end("http://b")
-    assert {suspects.blame(one, "http://b", WEIGHT, sent_s=0.0, on_trial=False) for one in bystanders[10:]} == {WEIGHT}
+    assert {suspects.blame(one, "http://b", WEIGHT) for one in bystanders[10:]} == {WEIGHT}
 
 
 def test_the_same_bytes_sent_twice_at_a_time_are_blamed_once_for_one_death() -> None:
     now = [0.0]
     suspects = Suspects(lambda: now[0])
     twins = [Suspect("k", "/", b"same") for _ in range(2)]
-    assert [suspects.blame(one, "http://a", WEIGHT, sent_s=0.0, on_trial=False) for one in twins] == [WEIGHT, WEIGHT]
-    again = suspects.blame(twins[0], "http://a", WEIGHT, sent_s=0.1, on_trial=False)
-    assert again == 2 * WEIGHT, "it was sent again, and the next engine died"
+    assert [suspects.blame(one, "http://a", WEIGHT) for one in twins] == [WEIGHT, WEIGHT]
+    again = suspects.blame(twins[0], "http://a", WEIGHT, sent_s=0.1)
+    assert again == 2 * WEIGHT, "it was sent again, and the server reported that the next engine died"
+
+
+def test_a_server_that_breaks_each_connection_is_no_second_death_of_what_it_got() -> None:
+    """Bytes that a client often sends are not poison because one of several servers is broken."""
+    now = [0.0]
+    suspects = Suspects(lambda: now[0])
+    one = Suspect("k", "/", b"ping")
+    for now[0] in (0.0, 0.1, 1.9):
+        assert suspects.blame(one, "http://a", WEIGHT, on_trial=now[0] > 0) == WEIGHT
+    now[0] = 4.0
+    assert suspects.blame(one, "http://a", WEIGHT, on_trial=True) == 2 * WEIGHT, "it may have been up again"
 
 
 def test_each_completed_response_takes_a_third_of_a_crash_from_the_count() -> None:
     suspects = Suspects(lambda: 0.0)
     popular = Suspect("k", "/", b"popular")
     suspects.completed(popular)
-    assert suspects.blame(popular, "http://a", WEIGHT, sent_s=0.0, on_trial=False) == WEIGHT
+    assert suspects.blame(popular, "http://a", WEIGHT) == WEIGHT
     suspects.completed(Suspect("k", "/", b"another"))
     counts = []
     for _ in range(WEIGHT + 1):
@@ -287,7 +298,7 @@ def test_remembered_requests_are_bounded_in_number_and_time(count: int) -> None:
     now = [0.0]
     suspects = Suspects(lambda: now[0])
     for n in range(MAX_SUSPECTS + count):
-        suspects.blame(Suspect("k", "/", b"%d" % n), "u", WEIGHT, sent_s=0.0, on_trial=False)
+        suspects.blame(Suspect("k", "/", b"%d" % n), "u", WEIGHT)
     assert len(suspects._crashes) == MAX_SUSPECTS == sum(suspects._keys.values())
     assert suspects.blamed(Suspect("k", "/", b"0")) == 0
     assert suspects.blamed(Suspect("k", "/", b"%d" % MAX_SUSPECTS)) == WEIGHT

@@ -203,6 +203,27 @@ def test_pod_of_a_replica_set_that_is_not_the_published_one_is_no_endpoint() -> 
     assert build([older], [unknown]).urls(older, "s") == unknown.urls, "an operator that publishes no uids"
 
 
+def test_a_standby_pod_that_serves_is_an_endpoint_and_one_that_waits_is_none() -> None:
+    listed = [{"revision": "c", "replicaSetUid": "rs-c", "standbyUid": "rs-s"}, {"revision": "s", "replicaSetUid": "x"}]
+    traffic = {"generation": 1, "model": "chat", "backends": [{"revision": "c", "weight": 100}]}
+    parsed = parse_route({**deployment(traffic), "status": {"traffic": traffic, "revisions": listed}})
+    assert isinstance(parsed, Route)
+    serves, forged, waits, other = (
+        parse_pod(_of_standby(pod(label, uid=uid), of))
+        for label, uid, of in (("c", "rs-s", "c"), ("c", "mine", "c"), ("c-standby", "rs-s", "c"), ("s", "rs-s", "s"))
+    )
+    assert serves and forged and waits and other
+    assert build([parsed], [serves, forged, waits, other]).endpoints == {("default/chat", "c"): serves.urls}
+    assert parse_pod(_of_standby(pod("c", uid="rs-s"), "s")) is None, "the name is of another revision"
+    lost = merge_route(parsed, replace(parsed, replica_sets={}, standby_sets={}))
+    assert build([lost], [serves]).urls(lost, "c") == serves.urls
+
+
+def _of_standby(found: dict[str, Any], revision: str) -> dict[str, Any]:
+    found["metadata"]["ownerReferences"][0]["name"] = f"chat-{revision}-standby"
+    return found
+
+
 # -- the table
 
 

@@ -8,7 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
 
+from slipway_gateway.forwarding.translation import TranslatingWriter
+from slipway_gateway.limits.budget import unlimited
 from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 from slipway_gateway.tgi_api.completion_request import completion_body
 from slipway_gateway.tgi_api.generation import (
@@ -315,7 +319,24 @@ def test_the_text_of_a_stream_is_bounded() -> None:
 def test_the_text_of_a_stream_is_counted_in_bytes() -> None:
     stream = GenerationEvents(Wanted())
     stream.feed(chunk("\N{SNOWMAN}" * 10, [1]))
-    assert stream.kept_bytes == 30
+    assert stream.held_bytes == 30
+
+
+def test_the_beginning_of_a_line_is_in_memory() -> None:
+    stream = GenerationEvents(Wanted())
+    stream.feed(b"data: " + b"x" * 1000)
+    assert stream.held_bytes == 1006
+    stream.feed(b"\n")
+    assert stream.held_bytes == 0
+
+
+async def test_the_beginning_of_a_line_counts_for_its_client() -> None:
+    account = unlimited()
+    request = make_mocked_request("POST", "/generate_stream")
+    writer = TranslatingWriter(1 << 20, request, GenerationEvents(Wanted()), lambda _, __: CIMultiDict())
+    writer.account, writer.out = account, web.StreamResponse()
+    await writer.write(b"data: " + b"x" * 1000)
+    assert account.held_bytes == 1006
 
 
 # -- through the gateway

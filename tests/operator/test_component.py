@@ -1,7 +1,7 @@
 """What plugs into the operator has its say in each reconcile, in the order of the list, and its tasks run."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from slipway_operator.kube.errors import NotFound, Unavailable
 from slipway_operator.kube.writing.apply import CannotCreate
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
+from slipway_operator.reconcile import WAITS_AGAIN_S, WAITS_REPORTED_S
 from slipway_process.supervisor import OnFailure, Supervisor
 from tests.support.reconciling import reconciler_of
 
@@ -84,9 +85,26 @@ async def test_what_is_gone_or_deleted_is_dropped(obj: Any, method: str) -> None
 
 async def test_a_component_that_cannot_observe_yet_is_waited_for() -> None:
     client = FailingClient(chat())
-    components, _ = recorded(client, observe=NotYet(0.7))
+    components, _ = recorded(client, observe=NotYet(0.7, "it is not read"))
     assert await reconcile(client, components) == 0.7
     assert {"apply", "put_status", "create"}.isdisjoint(client.calls)
+
+
+async def test_a_component_that_cannot_observe_for_long_gets_an_event_and_fewer_tries() -> None:
+    client, moment = FailingClient(chat()), [NOW]
+    components, _ = recorded(client, observe=NotYet(0.7, "it is not read"))
+    run = reconciler_of(client, lambda: moment[0], components)  # type: ignore[arg-type]
+    assert await run(KEY, 0) == 0.7
+    moment[0] += timedelta(seconds=WAITS_REPORTED_S - 1)
+    assert await run(KEY, 0) == 0.7 and "create" not in client.calls
+    moment[0] += timedelta(seconds=1)
+    assert await run(KEY, 0) == WAITS_AGAIN_S and client.calls[-1] == "create"
+    assert {"apply", "put_status"}.isdisjoint(client.calls)
+    # Once it has observed, the next wait is a new one.
+    components[0].failures.clear()
+    await run(KEY, 0)
+    components[0].failures["observe"] = NotYet(0.7, "it is not read")
+    assert await run(KEY, 0) == 0.7
 
 
 async def test_what_a_component_cannot_write_keeps_the_plan_from_being_executed() -> None:

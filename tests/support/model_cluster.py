@@ -23,8 +23,8 @@ from slipway_operator.model import labels
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 from slipway_operator.model.analysis.stored_run import RunWrite, stored_run
 from slipway_operator.model.cluster import history
-from slipway_operator.model.cluster.observed import Autoscaler
-from slipway_operator.model.cluster.plan import Annotate, Plan
+from slipway_operator.model.cluster.observed import Autoscaler, Pod
+from slipway_operator.model.cluster.plan import Annotate, Gate, Plan
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.planning.analysis.continuing import identified
@@ -33,7 +33,7 @@ from slipway_operator.planning.decided import PlanSettings
 from tests.support.model_gateway import START as START
 from tests.support.model_gateway import ModelGateway as ModelGateway
 from tests.support.model_invariants import WatchedWorld, counted
-from tests.support.model_world import Pods
+from tests.support.model_world import Pods, StandbyPods
 from tests.support.planned import plan
 
 SETTINGS = PlanSettings(
@@ -85,6 +85,7 @@ class ModelCluster(WatchedWorld):
 
     def reconcile(self) -> Plan:
         """One reconcile; raises Crashed when the operator dies on the way."""
+        self.seen_serving = {name: len(self.serving(name)) for name in self.standby}
         decided = self._with_runs(plan(self.obj(), self.parsed(), self.observed(), self.settings, self.now))
         for made in (*decided.create, *([decided.autoscaler] if decided.autoscaler else ())):
             self._call()
@@ -92,6 +93,10 @@ class ModelCluster(WatchedWorld):
         for item in decided.annotate:
             self._call()
             self._annotate(item)
+        for gate in decided.gates:
+            for change in self._gate_changes(gate):
+                self._call()
+                self._change_standby(gate.pod, **change)
         for scale in decided.scale:
             self._call()
             self._scale(scale.kind, scale.name, scale.replicas)
@@ -119,6 +124,7 @@ class ModelCluster(WatchedWorld):
                 item.ready = 0
             elif pods and not self.is_broken(revision):
                 item.ready = item.placed
+        self._run_standby()
         if gateways:
             table = self.parsed().traffic
             for gateway in self.gateways:
@@ -170,6 +176,30 @@ class ModelCluster(WatchedWorld):
         for item in self.pods.values():
             free = self.places - sum(other.placed for other in self.pods.values()) if self.places is not None else 999
             item.placed += max(0, min(item.desired - item.placed, free))
+
+    def _run_standby(self) -> None:
+        """ReplicaSet controller and kubelet: pods that are not ready leave first, new ones load, gates count."""
+        for revision, item in self.standby.items():
+            while len(item.pods) > item.desired:
+                item.pods.remove(min(item.pods, key=lambda pod: (pod.ready, pod.loaded, -pod.created_at.timestamp())))
+            while len(item.pods) < item.desired:
+                item.made += 1
+                name = f"{item.name}-{item.made}"
+                item.pods.append(Pod(name, self.now, False, uid=name, serves=False))
+            for at, pod in enumerate(item.pods):
+                loaded = pod.loaded or (self.now - pod.created_at).total_seconds() >= self.standby_loads_s
+                loaded = loaded and not self.is_broken(revision)
+                left = self.drained_before is not None and pod.created_at < self.drained_before
+                item.pods[at] = replace(pod, loaded=loaded, ready=loaded and pod.gate_open, leaving=left)
+
+    def _gate_changes(self, gate: Gate) -> list[dict[str, bool]]:
+        """The two writes of a gate, in their order."""
+        changes = [{"gate_open": gate.serves}, {"serves": gate.serves}]
+        return changes if gate.serves else changes[::-1]
+
+    def _change_standby(self, name: str, **change: bool) -> None:
+        for item in self.standby.values():
+            item.pods = [replace(pod, **change) if pod.name == name else pod for pod in item.pods]
 
     def _answer(self) -> None:
         for key, call in self._questions.items():
@@ -233,6 +263,9 @@ class ModelCluster(WatchedWorld):
             self.snapshots[revision], self.uris[revision] = written, written.inputs.model.uri
         elif manifest["kind"] == "Service":
             self.services[revision] = name
+        elif labels.is_standby(revision):
+            assert not self.adapter
+            self.standby[labels.what_runs(revision)] = StandbyPods(manifest["spec"]["replicas"], name)
         else:
             annotations = manifest["metadata"].get("annotations", {})
             record, entry = annotations.get(labels.RECORD, ""), annotations.get(labels.POOL_REPLICAS)
@@ -242,6 +275,10 @@ class ModelCluster(WatchedWorld):
             self._assert_room()
 
     def _scale(self, kind: str, name: str, replicas: int) -> None:
+        for item in self.standby.values():
+            if item.name == name:
+                item.desired = replicas
+                return
         revision = self._workload_named(kind, name)
         up = replicas > self.pods[revision].desired
         if not up:
@@ -262,6 +299,10 @@ class ModelCluster(WatchedWorld):
         return next(key for key, item in self.pods.items() if (item.kind, item.name) == (made, name))
 
     def _evict(self, pod: str) -> None:
+        for standby in self.standby.values():
+            if any(one.name == pod for one in standby.pods):
+                standby.pods = [one for one in standby.pods if one.name != pod]
+                return
         _, revision, number = pod.split("-")
         item = self.pods[revision]
         item.made.pop(int(number))
@@ -277,6 +318,8 @@ class ModelCluster(WatchedWorld):
         elif kind == "Service":
             self.services = {key: item for key, item in self.services.items() if item != name}
         else:
+            spent = [key for key, item in self.standby.items() if item.name == name]
+            assert not any(self.standby.pop(key).pods for key in spent), "standby pods leave before their ReplicaSet"
             gone = {key: item for key, item in self.pods.items() if (item.kind, item.name) == (kind, name)}
             assert not any(item.replicas for item in gone.values()), "a workload is deleted only when it is empty"
             self.pods = {key: item for key, item in self.pods.items() if key not in gone}
@@ -295,7 +338,7 @@ class ModelCluster(WatchedWorld):
         self._assert_one_transition(old, new)
         self._assert_scale(old, new)
         if old.stable_revision != new.stable_revision:
-            replaced = self._is_lost(old) and self.pods[new.stable_revision or ""].ready
+            replaced = self._is_lost(old) and self.all_ready(new.stable_revision or "")
             acked = self._acked_weight(new.stable_revision) == 100
             assert acked or replaced, "I4: the pointer moves at acknowledged weight 100, or from pods that are gone"
         if new.rollout:
@@ -308,9 +351,9 @@ class ModelCluster(WatchedWorld):
 
     def _is_lost(self, status: Status) -> bool:
         """Stable has no ready pod, and had none for the deadline."""
-        stable, since = self.pods.get(status.stable_revision or ""), status.rollout and status.rollout.stable_lost_at
+        since = status.rollout and status.rollout.stable_lost_at
         deadline = timedelta(seconds=int(self.spec.get("progressDeadlineSeconds", 600)))  # the CRD's default
-        return since is not None and not (stable and stable.ready) and self.now - since >= deadline
+        return since is not None and not self.all_ready(status.stable_revision or "") and self.now - since >= deadline
 
     def _ask(self, calls: tuple[HookCall, ...]) -> None:
         wanted = {call.key: call for call in calls}

@@ -137,7 +137,7 @@ class ModelGateway:
     def _serves(self, world: "World") -> bool:
         table = world.parsed().traffic
         revisions = [backend.revision for backend in table.backends] if table and not self.asleep else []
-        return any(world.pods[name].ready for name in revisions if name in world.pods)
+        return any(world.all_ready(name) for name in revisions)
 
     def ask(self, table: Traffic, requests: int, world: "World", chance: Random) -> None:
         """So many requests come, are split by weight, answered and counted."""

@@ -10,7 +10,7 @@ from slipway_operator.api.v1alpha1.status import Mode, SleepState, State, Status
 from slipway_operator.model.deployment.strategy import parse_strategy
 from slipway_operator.model.labels import baseline_of, what_runs
 from slipway_operator.planning.sizing.canary import replicas_for
-from tests.support.model_world import Pods, World
+from tests.support.model_world import World
 
 
 @dataclass
@@ -22,6 +22,7 @@ class WatchedWorld(World):
     delays_changed: bool = False
     surge_changed: bool = False
     replicas_walk: bool = False  # up again while pods of former revisions drain, which are not to make way
+    seen_serving: dict[str, int] = field(default_factory=dict)  # standby pods that served when the operator looked
     served: set[str] = field(default_factory=set)  # revisions that ever had weight
 
     def _assert_scale(self, old: Status, new: Status) -> None:
@@ -34,7 +35,9 @@ class WatchedWorld(World):
             assert new.selector is None, "it has no scale"
             return
         assert (new.selector or "").removesuffix(",app.kubernetes.io/component=server") == plain
-        present = sum(item.replicas for name, item in self.pods.items() if name in live)
+        present = sum(
+            item.replicas + self.seen_serving.get(name, 0) for name, item in self.pods.items() if name in live
+        )
         wanted = 0 if self._sleeps(old) and self._sleeps(new) else self.spec.get("replicas", 1)
         assert new.replicas == min(present, wanted), "what a rollout adds is no capacity"
 
@@ -66,7 +69,7 @@ class WatchedWorld(World):
         for mirror in mirrors:
             assert new.rollout and new.stable_revision and new.rollout.state not in ("Promoting", "Aborting", "Aborted")
             assert mirror.revision == new.rollout.revision != new.stable_revision
-            assert self.pods[mirror.revision].ready > 0, "a mirror needs a ready pod"
+            assert self.all_ready(mirror.revision) > 0, "a mirror needs a ready pod"
         if old and new.traffic and old.mirror_routes != mirrors:
             assert new.traffic.generation > old.generation, "what is mirrored is counted by generation"
 
@@ -78,7 +81,7 @@ class WatchedWorld(World):
             assert (shadow.revision, shadow.twin) == (new.rollout.revision, new.stable_revision)
             assert new.traffic.weight(shadow.revision) == 0, "no client is served while copies are compared"
             twin = shadow.twin if shadow.reference else baseline_of(shadow.twin)
-            assert self.pods[shadow.revision].ready and self.pods[twin].ready, "both sides answer"
+            assert self.all_ready(shadow.revision) and self.all_ready(twin), "both sides answer"
         if old and new.traffic and old.twin_shadow != shadow:
             assert new.traffic.generation > old.generation, "pairs are counted by generation"
 
@@ -114,9 +117,9 @@ class WatchedWorld(World):
             assert before.analysis.id == before.step_token, "each step has a verdict of its own"
 
     def _assert_carries(self, revision: str, weight: int, table: Traffic, carriers: int) -> None:
-        ready = self.pods[revision].ready if revision in self.pods else 0
+        ready = self.all_ready(revision)
         others = [b.revision for b in table.backends if what_runs(b.revision) != what_runs(revision)]
-        last_healthy = not any(self.pods.get(other, Pods(0)).ready for other in others)
+        last_healthy = not any(self.all_ready(other) for other in others)
         needed = replicas_for(weight, carriers)
         assert ready >= needed or last_healthy, f"I1: {weight}% needs {needed} ready pods, there are {ready}"
 
@@ -130,7 +133,8 @@ class WatchedWorld(World):
             self._assert_may_sleep()
             return
         if revision in live and replicas > 0:
-            assert replicas >= replicas_for(weight, self._carriers()), "I1: shrunk below its weight"
+            there = replicas + len(self.serving(revision))
+            assert there >= replicas_for(weight, self._carriers()), "I1: shrunk below its weight"
         elif revision == parsed.stable_revision and self._mode() is Mode.RECREATE:
             assert self.spec["strategy"]["capacity"]["policy"] == "AllowRecreate", "the only pod leaves by leave only"
         elif replicas == 0 and self.spec.get("replicas", 1) > 0 and revision in self.served:
@@ -157,7 +161,8 @@ class WatchedWorld(World):
 
     def _assert_room(self) -> None:
         """I7, on every growth: replicas and surge, and what a shrunk spec or surge still has to drain."""
-        growth = sum(item.desired for item in self.pods.values())
+        serving = sum(len(self.serving(name)) for name in self.standby)  # those that wait have room of their own
+        growth = sum(item.desired for item in self.pods.values()) + serving
         replicas = self.spec.get("replicas", 1)
         left = self._live() if self.replicas_walk else self.pods.keys()
         draining = sum(item.desired for name, item in self.pods.items() if item.desired > replicas or name not in left)

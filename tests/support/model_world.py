@@ -28,7 +28,8 @@ from slipway_operator.model.cluster.observed import (
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
-from slipway_operator.model.labels import POOL_KIND, what_runs
+from slipway_operator.model.labels import POOL_KIND, standby_of, what_runs
+from slipway_operator.planning.facts.standby import joined
 from tests.support.model_gateway import START, ModelGateway
 
 
@@ -47,6 +48,16 @@ class Pods:
 
 
 @dataclass
+class StandbyPods:
+    """The ReplicaSet of a revision's standby pods, each of which is one of its own."""
+
+    desired: int
+    name: str
+    pods: list[Pod] = field(default_factory=list)
+    made: int = 0  # pods so far, for their names
+
+
+@dataclass
 class World:
     """What there is. The comment of a field has what a test may set."""
 
@@ -60,6 +71,8 @@ class World:
     status: dict[str, Any] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     pods: dict[str, Pods] = field(default_factory=dict)
+    standby: dict[str, StandbyPods] = field(default_factory=dict)  # by the revision that they run
+    standby_loads_s: int = 1  # time after which a new standby pod has the model
     services: dict[str, str] = field(default_factory=dict)  # names by revision
     autoscalers: dict[str, Autoscaler] = field(default_factory=dict)  # by name
     gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
@@ -158,7 +171,16 @@ class World:
 
     def ready(self, revision: str) -> int:
         """Ready pods that run a revision."""
-        return sum(item.ready for name, item in self.pods.items() if what_runs(name) == revision)
+        return sum(self.all_ready(name) for name in self.pods if what_runs(name) == revision)
+
+    def serving(self, revision: str) -> list[Pod]:
+        """Standby pods of a revision that take requests."""
+        return [pod for pod in self.standby[revision].pods if pod.serves] if revision in self.standby else []
+
+    def all_ready(self, revision: str) -> int:
+        """Ready pods of this label, with the standby pods that serve."""
+        there = self.pods[revision].ready if revision in self.pods else 0
+        return there + sum(pod.ready for pod in self.serving(revision))
 
     def error_rate(self, revision: str) -> float:
         """How often an answer of this revision fails."""
@@ -175,9 +197,12 @@ class World:
 
     def observed(self) -> Observed:
         """What the operator sees."""
+        seen = [self._workload(name, item) for name, item in self.pods.items()]
+        workloads, standby = joined([*seen, *map(self._standby_workload, self.standby)])
         return Observed(
             snapshots=self.snapshots | {item.revision: item for item in self._rebuilt()},
-            workloads={name: self._workload(name, item) for name, item in self.pods.items()},
+            workloads={item.revision: item for item in workloads},
+            standby=standby,
             services=dict(self.services),
             foreign=self.foreign,
             gateways=tuple(item.seen(self.inflight, self.now) for item in self.gateways),
@@ -203,6 +228,7 @@ class World:
             "state": self.state(),
             "backends": traffic,
             "pods": {name: item.desired for name, item in self.pods.items()},
+            "standby": {name: (item.desired, len(self.serving(name))) for name, item in self.standby.items()},
             "services": set(self.services),
             "snapshots": set(self.snapshots),
             "aborted": parsed.aborted_revisions,
@@ -223,6 +249,12 @@ class World:
         if self.adapter:
             return replace(seen, kind=POOL_KIND, record=item.record, pods=(), unschedulable=0)
         return replace(seen, kind=item.kind, record=item.record)
+
+    def _standby_workload(self, name: str) -> Workload:
+        item = self.standby[name]
+        there = len(item.pods)
+        pods, ready = tuple(item.pods), sum(pod.ready for pod in item.pods)
+        return Workload(standby_of(name), item.desired, there, ready, pods=pods, name=item.name, uid=f"uid-{item.name}")
 
     def _live(self) -> set[str | None]:
         rollout = self.parsed().rollout

@@ -10,6 +10,16 @@
 {{- end -}}
 {{- end -}}
 
+{{/* PriorityClass of standby pods; empty: that of the other pods. It is cluster-scoped, so its name carries the release's namespace. */}}
+{{- define "slipway.standbyPriorityClass" -}}
+{{- $class := .Values.server.standbyPriorityClass -}}
+{{- if $class.create -}}
+{{- default (printf "%s-%s-standby" .Release.Namespace (include "slipway.fullname" .)) $class.name -}}
+{{- else -}}
+{{- $class.name -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Labels that select one component's pods. They never change, because a Deployment's selector cannot. */}}
 {{- define "slipway.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" }}
@@ -59,7 +69,7 @@ Writes each `existingSecret`, as other charts call it, to where ours is named; t
 */}}
 {{- define "slipway.existingSecrets" -}}
 {{- $jobs := .Values.jobs -}}
-{{- range list (list "operator.hooks" .Values.operator.hooks "signingSecret") (list "gateway.ledger" .Values.gateway.ledger "urlSecret") (list "gateway.inferenceLog" .Values.gateway.inferenceLog "urlSecret") (list "gateway.generationLog" .Values.gateway.generationLog "urlSecret") (list "gateway.exposures" .Values.gateway.exposures "databaseUrlSecret") (list "quotas.redis" .Values.quotas.redis "urlSecret") (list "jobs" $jobs "databaseSecret") (list "jobs.webhooks" $jobs.webhooks "secret") (list "jobs.sealing" $jobs.sealing "secret") (list "jobs.objectStores" $jobs.objectStores "secret") -}}
+{{- range list (list "operator.hooks" .Values.operator.hooks "signingSecret") (list "operator.verdicts" .Values.operator.verdicts "signingSecret") (list "gateway.ledger" .Values.gateway.ledger "urlSecret") (list "gateway.inferenceLog" .Values.gateway.inferenceLog "urlSecret") (list "gateway.generationLog" .Values.gateway.generationLog "urlSecret") (list "gateway.exposures" .Values.gateway.exposures "databaseUrlSecret") (list "quotas.redis" .Values.quotas.redis "urlSecret") (list "jobs" $jobs "databaseSecret") (list "jobs.webhooks" $jobs.webhooks "secret") (list "jobs.sealing" $jobs.sealing "secret") (list "jobs.objectStores" $jobs.objectStores "secret") -}}
 {{- $path := first . -}}{{- $parent := index . 1 -}}{{- $field := last . -}}
 {{- $secret := get $parent $field -}}
 {{- with $parent.existingSecret -}}

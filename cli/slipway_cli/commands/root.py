@@ -18,6 +18,7 @@ from slipway_cli.commands import (
     steer,
     tenants,
     tool,
+    verdicts,
 )
 from slipway_cli.commands.options import add_cluster_options, merge
 
@@ -26,6 +27,7 @@ COMMANDS = (
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
     pools.pools,
     models.models,
+    verdicts.verdict,
     *(planning.plan_, sizing.bench, sizing.size, cost.cost),
     *(routes.routes, routes.route),
     *(experiments.experiments, experiments.experiment),

@@ -27,6 +27,7 @@ from slipway_cli.sizing.search import Plan
 from slipway_cli.sizing.steps import Step
 from slipway_cli.views import sizing as views
 from slipway_contracts.service_levels import LATENCY
+from slipway_operator.model import quantity
 
 _INTERRUPTED = "Interrupted"
 _REFUSED = 0.01  # share of the requests that may fail
@@ -395,9 +396,18 @@ class _Pods:
         if chosen is None:
             raise ValueError(f"{options['prices']}: gpuTypes has no {gpu or 'single type'}: name one with --gpu")
         gpus = max(1, gpus)
-        if (options["memory_gb"] or 0) > chosen.memory_gb * gpus:
+        needed_gb = options["memory_gb"] or gpus * _gigabytes(accelerator.get("memory"))
+        if needed_gb > chosen.memory_gb * gpus:
             raise ValueError(
-                f"memory limits: a pod needs {options['memory_gb']:g} GB, and {gpus} x {chosen.name} have "
+                f"memory limits: a pod needs {needed_gb:g} GB, and {gpus} x {chosen.name} have "
                 f"{chosen.memory_gb * gpus:g} GB"
             )
         return cls(chosen.name, gpus, gpus * chosen.price_per_hour, chosen.available)
+
+
+def _gigabytes(amount: object) -> float:
+    """A quantity of memory as Kubernetes has it; 0 without one, or for one of another form."""
+    try:
+        return float(quantity.parse(str(amount or 0)) / 10**9)
+    except (ValueError, OverflowError):
+        return 0.0

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,8 @@ class CrashTracker:
         blamed = 0
         if reported or not passed:
             weight, tried = POISON if at_once else DEATH, state.suspect and on_trial
-            blamed = self._suspects.blame(one, endpoint.url, weight, sent_s=state.sent_s, on_trial=tried)
+            sent_s = state.sent_s if reported else -math.inf
+            blamed = self._suspects.blame(one, endpoint.url, weight, on_trial=tried, sent_s=sent_s)
         state.deaths = 1 if passed else state.deaths + 1
         self._suspect(one, state)
         if at_once and state.deaths == 1:
@@ -111,9 +113,9 @@ class CrashTracker:
         one = _suspect(outgoing)
         return self._suspects.blamed(one) > 0 or (self._copies.blamed(one) > 0 and not self._suspects.answered(one))
 
-    def copy_died(self, outgoing: UpstreamRequest, url: str, sent_s: float) -> None:
+    def copy_died(self, outgoing: UpstreamRequest, url: str) -> None:
         """An engine died while it worked on a copy of a request."""
-        self._copies.blame(_suspect(outgoing), url, DEATH, sent_s=sent_s, on_trial=False)
+        self._copies.blame(_suspect(outgoing), url, DEATH)
 
     def completed(self, outgoing: UpstreamRequest) -> None:
         """A response has been sent to its end: its bytes are less likely the cause of a death."""

@@ -87,17 +87,18 @@ class Suspects:
             return 0
         return self._crashes.get(one.digest, (0, 0.0, one.key))[0]
 
-    def blame(self, one: Suspect, url: str, weight: int, *, sent_s: float, on_trial: bool) -> int:
+    def blame(self, one: Suspect, url: str, weight: int, *, on_trial: bool = False, sent_s: float = -math.inf) -> int:
         """The engine at `url` died with a request in flight: blames the request, and returns its sum of weights.
 
-        `weight`: DEATH, or POISON if one death is enough. `sent_s`: when the request was sent there. `on_trial`: it was
-        on trial there.
+        `weight`: DEATH, or POISON if one death is enough. `on_trial`: it was on trial there. `sent_s`: when it was sent
+        there, if the server itself reported the death and so is up. A server whose connections break, also those that
+        come next, is not up again within _SAME_DEATH_S.
         """
         before, now_s = self.blamed(one), self._clock()
         self._blamed_s = {name: at for name, at in self._blamed_s.items() if now_s - at <= _SAME_DEATH_S}
         self._died_s = {name: at for name, at in self._died_s.items() if now_s - at <= _SAME_DEATH_S}
-        if sent_s <= self._died_s.get((one.digest, url), -math.inf):  # the same bytes were there twice: it is one death
-            return before
+        if (one.digest, url) in self._died_s and sent_s <= self._died_s[one.digest, url]:
+            return before  # the same bytes were there twice: it is one death
         if on_trial:
             self._blamed_s[url] = now_s
         elif before and (self._trials[url] or url in self._blamed_s):

@@ -51,10 +51,10 @@ class TranslatingWriter(ResponseCollector):
         if self.out is None:
             await super().write(chunk)
             return
-        kept_bytes = self._events.kept_bytes
+        held_bytes = self._events.held_bytes
         events = self._events.feed(bytes(chunk))
         if self.account is not None:
-            self.account.force(self._events.kept_bytes - kept_bytes)
+            self.account.force(self._events.held_bytes - held_bytes)
         if events:
             await self.out.write(events)
         if self._events.is_unusable:

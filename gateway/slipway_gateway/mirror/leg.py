@@ -27,7 +27,7 @@ from .room import MirrorMemory
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts, Transcript
 
-OnDeath = Callable[[UpstreamRequest, str, float], None]
+OnDeath = Callable[[UpstreamRequest, str], None]
 _Posting = AbstractAsyncContextManager[aiohttp.ClientResponse]
 # Whole responses up to this size are read for failures.
 MAX_WHOLE_BYTES = 1 << 20
@@ -146,7 +146,6 @@ class LegSender:
         found: list[RequestOutcome] = []
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
-        sent_s = self._clock()
         copy = copy.at(revision, self._isolation.engine_at(url))
         readable, begun = True, _Begun(transcript=Transcript(streamed=original.stream) if keep else None)
         if infers(copy.path):
@@ -162,7 +161,7 @@ class LegSender:
         finally:
             self.memory.shrink(original.whose, begun.held_bytes)
         if begun.died:
-            self._on_death(original, url, sent_s)
+            self._on_death(original, url)
         outcome = found[0].without(original.excused)
         texts = begun.transcript.texts() if begun.transcript and not outcome.bad else None
         predicted = begun.predicted if begun.predicted and len(begun.predicted) <= predicted_bytes else None

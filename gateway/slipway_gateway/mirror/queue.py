@@ -285,7 +285,7 @@ class MirrorQueue:
 
     async def _ask(self, mirrored: MirroredRequest, leg: Leg, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
         """Reads one server's response to its end and keeps it if `keep` is set. Failures are a result too."""
-        sent_s, url = self._clock(), leg.url
+        url = leg.url
         shadow = shadow.at(leg.revision, self._isolation.engine_at(url))
         try:
             with self._endpoints.asking(url):
@@ -296,7 +296,7 @@ class MirrorQueue:
         # Invalid HTTP raises one of these too.
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if is_death(error):
-                self._on_death(mirrored.outgoing, url, sent_s)
+                self._on_death(mirrored.outgoing, url)
             return ShadowResponse(FAILED)
 
     async def _read(self, mirrored: MirroredRequest, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:

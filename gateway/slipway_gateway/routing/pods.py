@@ -11,7 +11,7 @@ from typing import Any
 
 from slipway_process.network.host_names import host_name, pod_zone
 
-from .table import RevisionEndpoints, base_revision
+from .table import STANDBY, RevisionEndpoints, base_revision
 
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
@@ -60,6 +60,9 @@ def _may_serve(owner: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
 
 def _is_named(name: Any, deployment: str, revision: str) -> bool:
     """Whether `name` is that of a revision's ReplicaSet, or the fallback for when that name has another owner."""
+    if name == f"{deployment}-{revision}":
+        return True
+    name = str(name).removesuffix(STANDBY)  # of a standby pod that serves: only its label is the revision's
     if name == f"{deployment}-{revision}":
         return True
     runs = base_revision(revision)

@@ -33,6 +33,8 @@ POOL_PREFIX = "/revisions"  # before the path of an entry's URL at a pod that se
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with which the revision under test is compared
 
+STANDBY = "-standby"  # end of the name of the ReplicaSet of a revision's standby pods
+
 
 class NameClaim(msgspec.Struct, frozen=True):
     """The owner of a model name; other fields belong to the operator."""
@@ -48,6 +50,7 @@ class RevisionReplicaSet(msgspec.Struct, frozen=True, rename="camel"):
 
     revision: str = ""
     replica_set_uid: str = ""
+    standby_uid: str = ""
 
 
 def namespace_of(route: str) -> str:
@@ -92,6 +95,7 @@ class Route:
     base: str = ""  # `namespace/name` of the deployment whose pods serve it; empty: it has its own
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
+    standby_sets: Mapping[str, str] = field(default_factory=dict)  # the same of those with their standby pods
 
     @property
     def deployment(self) -> str:
@@ -305,9 +309,9 @@ def _admitted(route: Route | None, entry: RevisionEndpoints) -> bool:
 
     Where the operator publishes uids, a revision without one has no ReplicaSet: one with its name has another owner.
     """
-    if route is None or not route.replica_sets or not entry.replica_set:
+    if route is None or not (route.replica_sets or route.standby_sets) or not entry.replica_set:
         return True
-    return route.replica_sets.get(entry.revision) == entry.replica_set
+    return entry.replica_set in (route.replica_sets.get(entry.revision), route.standby_sets.get(entry.revision))
 
 
 def merge_route(last: Route | None, seen: Route) -> Route:
@@ -320,7 +324,8 @@ def merge_route(last: Route | None, seen: Route) -> Route:
     if last is None or last.uid != seen.uid:
         return seen
     if seen.digest:
-        return seen if seen.replica_sets else replace(seen, replica_sets=last.replica_sets)
+        named = seen.replica_sets or seen.standby_sets
+        return seen if named else replace(seen, replica_sets=last.replica_sets, standby_sets=last.standby_sets)
     return last
 
 
@@ -350,7 +355,7 @@ def _parse(obj: Mapping[str, Any], name: str) -> Route | Problem:
     if raw is None:
         return known
     try:
-        traffic, replica_sets = read(Traffic, encoded(raw)), _replica_sets(obj)
+        traffic, listed = read(Traffic, encoded(raw)), _revisions(obj)
     except (UnreadableObject, msgspec.ValidationError, UnicodeEncodeError) as error:  # the last of a lone surrogate
         return Problem(f"status.traffic of {name}: {error}")
     if reason := refusal(traffic):
@@ -385,7 +390,8 @@ def _parse(obj: Mapping[str, Any], name: str) -> Route | Problem:
         guards=traffic.guards,
         replicas=_replicas(obj),
         digest=digest(raw),
-        replica_sets=replica_sets,
+        replica_sets={one.revision: one.replica_set_uid for one in listed if one.replica_set_uid},
+        standby_sets={one.revision: one.standby_uid for one in listed if one.standby_uid},
     )
 
 
@@ -403,10 +409,10 @@ def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
         return Problem(f"{OWNERS_KEY} of the model names: {error}")
 
 
-def _replica_sets(obj: Mapping[str, Any]) -> dict[str, str]:
-    """Uids by revision. Raises ValidationError where `status.revisions` is not a list of revisions."""
+def _revisions(obj: Mapping[str, Any]) -> list[RevisionReplicaSet]:
+    """The revisions in the status. Raises ValidationError where `status.revisions` is not a list of revisions."""
     listed = msgspec.convert((obj.get("status") or {}).get("revisions") or (), tuple[RevisionReplicaSet, ...])
-    return {one.revision: one.replica_set_uid for one in listed if one.revision and one.replica_set_uid}
+    return [one for one in listed if one.revision]
 
 
 def _replicas(obj: Mapping[str, Any]) -> int:

@@ -116,6 +116,7 @@ class AdminApi:
             self._edge.draining,
             self._last.report(),
             BOUNDS,
+            self._edge.in_flight,
         )
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 

@@ -184,6 +184,11 @@ class PublicApi:
         self.lane, self._in_flight = lane, lane.in_flight
 
     @property
+    def in_flight(self) -> int:
+        """How many requests have a place now, of both lanes."""
+        return self._in_flight.used
+
+    @property
     def draining(self) -> bool:
         """Whether the gateway ends: responses announce the end of their connections."""
         return self._draining

@@ -21,6 +21,11 @@ class TranslatedEvents(ABC):
         self.is_unusable = False  # what came from the server is not what its API promises, or too long
         self.kept_bytes = 0  # of the answer so far, where its last event needs them
 
+    @property
+    def held_bytes(self) -> int:
+        """What is in memory of the stream."""
+        return self.kept_bytes + self._pieces_bytes
+
     def feed(self, chunk: bytes) -> bytes:
         """The events that follow from a piece of the stream, which may end anywhere."""
         head, newline, rest = chunk.rpartition(b"\n")

@@ -58,6 +58,7 @@ class Dispatcher:
         self._next: dict[str, float] = {}  # when each regular task is due next
         self._failures = 0  # of turns, in a row
         self._last_tenant, self._is_full = "", False
+        self._claims = self._short_claims = 0  # since the last count: all, and those that ended for want of a place
         self._validating: asyncio.Task[bool] | None = None
         self._suspect: asyncio.Task[None] | None = None
         self._isolates_since_s: float | None = None
@@ -102,7 +103,7 @@ class Dispatcher:
         if self.draining:
             return False
         if self._is_due("count", _COUNT_EACH_S):
-            self._metrics.waiting.set((await self._database.call(self._lines.counts)).get(QUEUED, 0))
+            await self._count_waiting()
         isolates = await self._isolates()
         self._validate(starts=not isolates)
         if isolates and self._validating is None:
@@ -186,6 +187,17 @@ class Dispatcher:
             self._metrics.batches.labels(status).inc()
             log.info("a batch ended", extra={"batch": batch_id, "status": status})
 
+    async def _count_waiting(self) -> None:
+        """Count the lines that wait; and say whether more processes would send them sooner.
+
+        They would where most claims since the last count ended for want of a place. Otherwise lines wait for the
+        windows of their tenants, that is for the gateways.
+        """
+        waiting = (await self._database.call(self._lines.counts)).get(QUEUED, 0)
+        self._metrics.waiting.set(waiting)
+        self._metrics.short.set(waiting if 0 < self._claims <= 2 * self._short_claims else 0)
+        self._claims = self._short_claims = 0
+
     async def _purge_old(self) -> None:
         for _ in range(_PURGES):
             if not await self._purge():
@@ -204,7 +216,9 @@ class Dispatcher:
 
     async def _claim(self) -> bool:
         """Claims and sends as many lines as there is room for, tenant after tenant; whether it found any."""
+        self._claims += 1
         if not self._has_room():
+            self._short_claims += 1
             return False
         turn = await self._database.call(self._lines.runnable, self._last_tenant)
         if turn.is_full and not self._is_full:
@@ -222,6 +236,9 @@ class Dispatcher:
                 self._begin(claim, window)
                 found, served = True, batch.tenant
         self._last_tenant = served
+        self._short_claims += any(
+            self._shares.room(name) <= 0 < self._window(name).room(self._clock()) for name in tenants
+        )
         return found
 
     async def _isolates(self) -> bool:

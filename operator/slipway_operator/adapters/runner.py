@@ -98,7 +98,8 @@ class AdapterRunner(Component):
             hold = serving.hold_of_base(view) if view and not _goes_on_without_them(deployment) else None
             return replace(observed, hold=hold) if hold else observed
         if self.views is None:
-            raise NotYet(AWAITED_S)  # else its revisions would look as if they were not loaded
+            # Else its revisions would look as if they were not loaded.
+            raise NotYet(AWAITED_S, "the operator has not read yet which adapters pods have loaded")
         base, stable = base_of(obj), (obj.get("status") or {}).get("stableRevision")
         return serving.served(observed, name, base, self.views.get((namespace, base)), stable)
 

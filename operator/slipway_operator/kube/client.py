@@ -50,6 +50,7 @@ _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
 _NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _FIELD_MANAGER = ("fieldManager", labels.FIELD_MANAGER)
 
@@ -172,6 +173,15 @@ class Client:
         """Replace an object that was read; raises Stale when it has changed since."""
         path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], body)
+
+    async def set_condition(
+        self, resource: Resource, namespace: str, name: str, uid: str, condition: str, *, met: bool
+    ) -> None:
+        """Set one condition of an object; those of others stay, because the API server merges them by their type."""
+        entry = {"type": condition, "status": "True" if met else "False"}
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [entry]}}
+        path = resource.path(namespace, name, "status")
+        await self._write("patch", resource, "PATCH", path, [_FIELD_MANAGER], body, _STRATEGIC)
 
     async def put_status(self, resource: Resource, body: Object) -> Object:
         """Replace the status of an object that was read; raises Stale when it has changed since."""

@@ -12,7 +12,9 @@ from aiohttp.typedefs import Middleware
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
 from slipway_operator.metrics_api import documents, selector
-from slipway_operator.metrics_api.documents import DEPLOYMENTS, VERSIONS, Document, MetricValue
+from slipway_operator.metrics_api.documents import DEPLOYMENTS, RELEASE, VERSIONS, Document, MetricValue
+from slipway_operator.metrics_api.release import NotInRelease, ReleaseLoads
+from slipway_operator.metrics_api.release_loads import OF_RELEASE
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.series import OF_DEPLOYMENT, OF_POD, Number, PodTarget, Series, Unknown
 from slipway_operator.model import labels
@@ -33,9 +35,13 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Serves the sampler's values as documents of the custom and external metrics APIs."""
+    """Serves the sampler's values as documents of the custom and external metrics APIs.
+
+    `release`: what is known of the release's own processes; None: nothing is.
+    """
 
     sampler: MetricsSampler
+    release: ReleaseLoads | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def application(self, names: Callable[[], Collection[str]]) -> web.Application:
@@ -68,8 +74,21 @@ class Api:
 
     async def _external(self, request: web.Request) -> Document:
         metric, namespace = request.match_info["metric"], request.match_info["namespace"]
-        _require_metric(metric, OF_DEPLOYMENT)
+        _require_metric(metric, (*OF_DEPLOYMENT, *OF_RELEASE))
+        if metric in OF_RELEASE:
+            return documents.external_values(metric, [await self._of_release(namespace, metric, _selector(request))])
         return documents.external_values(metric, self._deployments(namespace, "*", metric, _selector(request)))
+
+    async def _of_release(self, namespace: str, metric: str, matches: selector.Matches) -> MetricValue:
+        """Return a value of the release's own processes; it has no labels."""
+        if self.release is None or namespace != self.release.namespace or not matches({}):
+            raise Refusal(404, f"{metric} is of the release's own namespace, and has no labels")
+        try:
+            return self._sample(RELEASE, (namespace, metric), await self.release.number(metric))
+        except NotInRelease as missing:
+            raise Refusal(404, f"{metric}: {missing}") from missing
+        except Unknown as unknown:
+            raise Refusal(503, f"{metric} has no fresh value: {unknown}") from unknown
 
     def _deployments(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[MetricValue]:
         """Return fresh values of one ModelDeployment; for the name `*`, of all whose label the selector matches."""

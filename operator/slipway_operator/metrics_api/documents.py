@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
+from slipway_operator.metrics_api.release_loads import OF_RELEASE
 from slipway_operator.metrics_api.series import OF_DEPLOYMENT, OF_POD
 from slipway_operator.model import labels, quantity
 
@@ -17,6 +18,7 @@ Document = dict[str, Any]
 
 # The first version of a group is the preferred one.
 VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
+RELEASE = "Release"  # in place of a kind: the value is of the release's own processes
 DEPLOYMENTS = f"{labels.PLURAL}.{labels.GROUP}"
 _REASONS = {400: "BadRequest", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 503: "ServiceUnavailable"}
 
@@ -25,7 +27,7 @@ _REASONS = {400: "BadRequest", 403: "Forbidden", 404: "NotFound", 405: "MethodNo
 class MetricValue:
     """One value, and the object that it describes."""
 
-    kind: str  # Pod | ModelDeployment
+    kind: str  # Pod | ModelDeployment | RELEASE
     namespace: str
     name: str
     value: float
@@ -47,7 +49,7 @@ def group(name: str) -> Document:
 
 def resources(name: str, version: str) -> Document:
     """Return the APIResourceList of one version: a resource for each metric, as autoscalers look them up."""
-    kind, names = "ExternalMetricValueList", sorted(OF_DEPLOYMENT)
+    kind, names = "ExternalMetricValueList", sorted((*OF_DEPLOYMENT, *OF_RELEASE))
     if name == CUSTOM:
         kind = "MetricValueList"
         names = [f"{plural}/{metric}" for plural, known in _TABLES.items() for metric in sorted(known)]
@@ -72,16 +74,19 @@ def custom_values(version: str, metric: str, samples: Sequence[MetricValue]) -> 
 
 
 def external_values(metric: str, samples: Sequence[MetricValue]) -> Document:
-    """An ExternalMetricValueList, each item labelled with its ModelDeployment."""
+    """An ExternalMetricValueList, each item labelled with its ModelDeployment, if it is of one."""
     return {
         "kind": "ExternalMetricValueList",
         "apiVersion": f"{EXTERNAL}/{VERSIONS[EXTERNAL][0]}",
         "metadata": {},
         "items": [
-            {"metricName": metric, "metricLabels": {labels.MODEL_DEPLOYMENT: sample.name}, **_value(sample, "window")}
-            for sample in samples
+            {"metricName": metric, "metricLabels": _labels(sample), **_value(sample, "window")} for sample in samples
         ],
     }
+
+
+def _labels(sample: MetricValue) -> dict[str, str]:
+    return {} if sample.kind == RELEASE else {labels.MODEL_DEPLOYMENT: sample.name}
 
 
 def failure(code: int, message: str) -> Document:

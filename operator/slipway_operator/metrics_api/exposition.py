@@ -85,6 +85,15 @@ def parse(page: str, names: EngineMetrics = VLLM) -> ExposedSample:
     )
 
 
+def gauges(page: str, names: tuple[str, ...]) -> dict[str, float]:
+    """Return the values of gauges without labels by name, but for those that are no number yet.
+
+    Raises:
+        Malformed: when a number or a line is invalid.
+    """
+    return {sample.name: _number(sample) for sample in _samples(page, names) if not math.isnan(sample.value)}
+
+
 def _samples(page: str, names: tuple[str, ...]) -> Iterator[Sample]:
     if not names:
         return

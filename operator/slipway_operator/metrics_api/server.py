@@ -17,6 +17,7 @@ from slipway_operator.metrics_api import certificate
 from slipway_operator.metrics_api.app import Api
 from slipway_operator.metrics_api.certificate import Certificate
 from slipway_operator.metrics_api.documents import VERSIONS
+from slipway_operator.metrics_api.release import ReleaseLoads
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.model.cluster.observed import Observed
 
@@ -49,6 +50,7 @@ class MetricsApi(Component):
     host: Host
     port: int
     changed: Callable[[dict[str, str]], None]  # gets the provider of each API group when one of them changes
+    release: ReleaseLoads | None = None
     clock: Callable[[], float] = time.monotonic
     _providers: dict[str, str] = field(default_factory=dict)
     _names: frozenset[str] = frozenset()
@@ -104,7 +106,7 @@ class MetricsApi(Component):
         own = certificate.make(self.host.dns_name, datetime.now(UTC))
         context = certificate.server_context(own, proxy.ca)
         await self._stop()
-        application = Api(self.sampler).application(lambda: self._names)
+        application = Api(self.sampler, self.release).application(lambda: self._names)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         try:

@@ -39,6 +39,9 @@ GROUP_SET, GROUP_INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.si
 
 _REVISION_LENGTH = 10  # characters; a collision suffix replaces the end, because Service names have at most 63
 _BASELINE = "-baseline"  # suffix of the label REVISION of baseline pods, with which a canary is compared
+_STANDBY = "-standby"  # suffix of the label REVISION of standby pods while they take no requests
+STANDBY = f"{GROUP}/standby"  # label of standby pods, which selects them whether they serve or not: their revision
+SERVING = f"{GROUP}/serving"  # condition of standby pods, and their readiness gate: True while they take requests
 
 
 def object_of(name: str) -> tuple[str, str]:
@@ -89,6 +92,16 @@ def baseline_of(revision: str) -> str:
     return revision + _BASELINE
 
 
+def standby_of(revision: str) -> str:
+    """Return the revision label of a revision's standby pods while they take no requests."""
+    return revision + _STANDBY
+
+
+def is_standby(revision: str) -> bool:
+    """Return whether this is the revision label of standby pods."""
+    return revision.endswith(_STANDBY)
+
+
 def what_runs(revision: str) -> str:
-    """Return the revision that pods with this revision label run; the label of baseline pods has a suffix."""
-    return revision.removesuffix(_BASELINE)
+    """Return the revision that pods with this revision label run; that of baseline and standby pods has a suffix."""
+    return revision.removesuffix(_BASELINE).removesuffix(_STANDBY)

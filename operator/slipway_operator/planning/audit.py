@@ -56,7 +56,7 @@ def records(kind: str, obj: Object, former: Recorded | None, now: datetime, sinc
         is_new = created is not None and since is not None and created >= since.replace(microsecond=0)
         action = "created" if is_new else "found"
         fields = {name: _digest(part.value) for name, part in parts.items()}
-        first = about | {"action": action, "fields": fields, "by": _writers(obj, ("f:spec",))}
+        first = about | {"action": action, "fields": fields, "by": writers(obj, ("f:spec",))}
         return [first, *_decided(about, obj, ()), *_expired(about, kind, obj, fields, now)]
     changed = list(_changed(about, obj, parts, former)) if about["generation"] > former.generation else []
     expired = _expired(about, kind, obj, former.fields, now)
@@ -147,14 +147,14 @@ def _changed(about: Record, obj: Object, parts: Mapping[str, FollowedPart], form
             continue
         found = True
         action = "changed" if name in former.fields else "added"
-        by = _writers(obj, part.managed)
+        by = writers(obj, part.managed)
         yield about | {"action": action, "field": name, "digest": value, "to": _shown(name, part.value), "by": by}
     for name in sorted(name for name in former.fields if name not in parts and not name.endswith(".expired")):
         found = True
-        yield about | {"action": "removed", "field": name, "by": _writers(obj, ())}
+        yield about | {"action": "removed", "field": name, "by": writers(obj, ())}
     if not found:
         # It was changed and changed back between two looks.
-        yield about | {"action": "changed", "by": _writers(obj, ())}
+        yield about | {"action": "changed", "by": writers(obj, ())}
 
 
 def _decided(about: Record, obj: Object, known: tuple[str, ...]) -> Iterator[Record]:
@@ -182,7 +182,7 @@ def _expired(about: Record, kind: str, obj: Object, known: Mapping[str, str], no
     return found
 
 
-def _writers(obj: Object, path: tuple[str, ...]) -> list[Record]:
+def writers(obj: Object, path: tuple[str, ...]) -> list[Record]:
     """Clients that manage this part of the spec, the latest first; else the one that wrote the object last.
 
     A manager is the name that a client gave itself. Authenticated users are in the audit log of the API server alone.

@@ -9,6 +9,7 @@ from slipway_operator.model.deployment.admin_policy import AdminPolicy
 from slipway_operator.model.inputs.pod_inputs import PodInputs
 from slipway_operator.planning.facts.situation import Course
 from slipway_operator.planning.sizing.sizes import Sizes
+from slipway_operator.planning.sizing.standby import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class PlanSettings:
     cpu_image: str = ""  # in place of server_image for pods without a device; empty: no such image
     pull_secrets: tuple[str, ...] = ()  # Secrets by which pods of new revisions pull images, in their own namespace
     tracking_url: str = ""  # MLflow tracking server of the installation; empty: none
+    standby_priority_class: str = ""  # PriorityClass of standby pods; empty: that of the other pods
 
     def image_of(self, inputs: PodInputs) -> str:
         """The image of a new revision: a smaller one where the spec itself says what is not needed."""
@@ -43,3 +45,4 @@ class Decided:
     traffic: Traffic | None
     desired: Mapping[str, int]  # pods by revision
     ended: Ended | None  # the rollout that ended last
+    shares: Mapping[str, Share]  # of these pods by revision

@@ -25,7 +25,7 @@ from slipway_operator.planning.rollout import argo, hook_calls
 from slipway_operator.planning.rollout.table import advance
 from slipway_operator.planning.scaling import sleep
 from slipway_operator.planning.scaling.autoscale import scaling
-from slipway_operator.planning.sizing import prefetching, replacement
+from slipway_operator.planning.sizing import prefetching, replacement, standby
 from slipway_operator.planning.sizing.replicas import desired_replicas
 from slipway_operator.planning.sizing.sizes import sizes_of
 from slipway_operator.planning.sizing.traffic import next_traffic
@@ -52,12 +52,11 @@ def plan(
 
     # What is decided: one row of the rollout's table, then what follows from the course
     course, transition = advance(before, at)
-    sizes = sizes_of(course, at)
-    traffic = next_traffic(course, at, sizes, spec.inputs.model.name)
+    traffic = next_traffic(course, at, sizes := sizes_of(course, at), spec.inputs.model.name)
     ended, end = hook_calls.follow_end(before, course, at)
-    decided = Decided(course, sizes, traffic, desired_replicas(course, at, sizes), ended)
-    evicted = replacement.evictions(course, at)
-    scaler = scaling(owner, at)
+    pods = desired_replicas(course, at, sizes)
+    decided = Decided(course, sizes, traffic, pods, ended, standby.shares(course, at, pods))
+    evicted, scaler = replacement.evictions(course, at), scaling(owner, at)
 
     # What users see of it
     renewed = status_of(decided, at, obj, settings)
@@ -70,9 +69,10 @@ def plan(
         create=creations(owner, decided, at, settings),
         annotate=annotations(at),
         autoscaler=scaler.create,
-        scale=scalings(at, decided.desired),
+        gates=standby.gates(at, decided.shares),
+        scale=scalings(at, decided.shares),
         delete=(*deletions(decided, at), *scaler.delete),
-        evict=(*evicted, *weights.evictions(observed)),
+        evict=(*evicted, *standby.evictions(at), *weights.evictions(observed)),
         prefetch=prefetching.jobs(owner, course, at),
         grouped=groups.used(spec, observed),
         min_available=replacement.min_available(course, at, decided.desired.get(course.stable or "", 0)),

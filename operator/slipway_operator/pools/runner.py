@@ -143,7 +143,8 @@ class PoolRunner(Component):
         if is_adapter(deployment.key[1]):
             return observed
         if self.views is None and serving.has_members(observed):
-            raise NotYet(AWAITED_S)  # else their pods would look as if they were gone
+            # Else their pods would look as if they were gone.
+            raise NotYet(AWAITED_S, "the operator has not read the ModelPools and their pods yet")
         stable = (deployment.obj.get("status") or {}).get("stableRevision")
         return serving.served(observed, deployment.key[0], self.views or {}, stable)
 

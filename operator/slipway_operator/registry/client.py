@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 API = "/api/2.0/mlflow/"
 TIMEOUT_S = 10.0
 KEEP_BYTES = 4 << 20
-LONGEST_TAG = 1000  # characters of a value: databases of MLflow have room for at least that
+LONGEST_TAG = 5000  # bytes of a value: each storage backend of MLflow has room for that
 _NOT_FOUND = frozenset({"RESOURCE_DOES_NOT_EXIST", "RESOURCE_NOT_FOUND"})
 
 
@@ -94,7 +94,7 @@ class MlflowClient:
     async def set_tags(self, source: RegistrySource, tags: Mapping[str, str], credentials: Credentials) -> None:
         """Set tags of a version, one call each. Raises RegistryError."""
         for key, value in tags.items():
-            content = {"name": source.name, "version": source.version, "key": key, "value": value[:LONGEST_TAG]}
+            content = {"name": source.name, "version": source.version, "key": key, "value": value}
             request = OutboundRequest(
                 "POST",
                 f"{self._url}{API}model-versions/set-tag",

@@ -25,7 +25,7 @@ from slipway_operator.planning.facts import registry
 from slipway_operator.planning.facts.registry import VersionVerdict
 from slipway_operator.registry import answers, credentials
 from slipway_operator.registry.answers import RegisteredModel
-from slipway_operator.registry.client import Credentials, MlflowClient, RegistryError
+from slipway_operator.registry.client import LONGEST_TAG, Credentials, MlflowClient, RegistryError
 from slipway_operator.turns import Turns
 from slipway_process.backoff import Backoff
 from slipway_process.supervisor import OnFailure
@@ -124,7 +124,7 @@ class RegistryRunner(Component):
             return replace(observed, registry=RegistryAnswer(None, problem, registry.TOO_MANY))
         answer = lookup.known.get(reference)
         if answer is None and _kept_uri(deployment.obj) != reference.uri:
-            raise NotYet(UNKNOWN_S)
+            raise NotYet(UNKNOWN_S, f"the operator has not looked up {reference.uri} yet")
         return replace(observed, registry=answer)
 
     def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
@@ -355,7 +355,7 @@ async def _write_one(mlflow: MlflowClient, key: ObjectKey, verdict: VersionVerdi
 
 
 def tags_of(key: ObjectKey, verdict: VersionVerdict) -> Mapping[str, str]:
-    """The tags of a verdict: slipway.NAMESPACE.NAME.verdict, .reason and .at.
+    """The tags of a verdict: slipway.NAMESPACE.NAME.verdict, .reason and .at; and .statement once it is signed.
 
     Raises:
         RegistryError: the names are longer than MLflow takes.
@@ -366,6 +366,9 @@ def tags_of(key: ObjectKey, verdict: VersionVerdict) -> Mapping[str, str]:
         f"{begin}.reason": answers.line(verdict.reason, LONGEST_REASON),
         f"{begin}.at": format_time(verdict.at),
     }
+    # Whoever may change the record may have written it: it is no larger than the operator's own, and on one line.
+    if 0 < len(verdict.statement) <= LONGEST_TAG and verdict.statement.isascii() and verdict.statement.isprintable():
+        tags[f"{begin}.statement"] = verdict.statement
     if max(map(len, tags)) > LONGEST_KEY:
         raise RegistryError(registry.NOT_SUPPORTED, f"the name {begin!r} is longer than that of a tag may be")
     return tags

@@ -63,6 +63,8 @@ class _Refusal(Struct, frozen=True):
 _MODELS = msgspec.json.Decoder(_Models)
 _REFUSAL = msgspec.json.Decoder(_Refusal)
 _PERMANENT = frozenset({400, 404, 413, 422})
+# vLLM's 500 for files that its workers refuse: another rank, other shapes, half of a file. It serves on.
+_WORKERS_REFUSE = "Call to add_lora method failed"
 _ELSEWHERE = "being loaded or unloaded"
 _THERE = ("already been loaded", "already loaded", "already exists")
 
@@ -77,6 +79,16 @@ class EngineApi:
     command_s: float = COMMAND_S
     # SGLang's older versions list no adapters: what they loaded, until they end.
     _assumed: dict[str, EngineAdapter] = field(default_factory=dict)
+
+    @property
+    def caches_by_path(self) -> bool:
+        """Whether other files at a path get the cached prompts of the former ones: vLLM knows both by name and path."""
+        return self.engine == "vllm"
+
+    @property
+    def reads_later(self) -> bool:
+        """Whether requests may read an adapter after `unload`: vLLM answers them still, and ends without its files."""
+        return self.engine == "vllm"
 
     def adapters(self) -> Mapping[str, EngineAdapter]:
         """The adapters that the engine has, by name. Raises EngineBusyError."""
@@ -115,7 +127,8 @@ class EngineApi:
         return self._call("POST", path, json.dumps(body), self.command_s)
 
     def _fail(self, status: int, sentence: str) -> None:
-        if status in _PERMANENT and _ELSEWHERE not in sentence:
+        is_refused = self.engine == "vllm" and sentence.startswith(_WORKERS_REFUSE)
+        if is_refused or (status in _PERMANENT and _ELSEWHERE not in sentence):
             raise EngineRefusedError(sentence or f"The engine answered {status}.")
         raise EngineBusyError(f"The engine answered {status}: {sentence}")
 

@@ -45,3 +45,8 @@ def name_of(entry: AdapterEntry) -> str:
 def folder_of(entry: AdapterEntry) -> str:
     """The name of an entry's folder: names of adapters have characters that folders have not."""
     return f"{entry.revision}-{hashlib.sha256(entry.name.encode()).hexdigest()[:10]}"
+
+
+def alias_of(folder: Path, digest: str) -> Path:
+    """The path of an entry's files that no other files ever have."""
+    return folder / f"of-{digest.rpartition(':')[2][:16]}"

@@ -20,10 +20,11 @@ from slipway_process.model_folder.catalog import FETCH_ERROR, MAX_ERROR_BYTES
 from slipway_process.termination import DATA_ERROR
 
 from .. import fetch_process, marker
-from ..folder import PEFT_FORMAT
+from ..folder import PEFT_FORMAT, link
 from .credentials import withheld
 from .engine import EngineAdapter, EngineApi, EngineBusyError, EngineDownError, EngineRefusedError
-from .file import AdapterFileError, NoFileError, folder_of, name_of, read_file
+from .file import AdapterFileError, NoFileError, alias_of, folder_of, name_of, read_file
+from .kept_folders import KEPT_S, KeptFolders
 
 log = logging.getLogger("slipway.adapter_loader")
 
@@ -114,6 +115,8 @@ class AdapterLoader:
         self._first: tuple[str, ...] | None = None
         self._was_read = False  # whether there was a right file since the start
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._kept = KeptFolders(KEPT_S if engine.reads_later else 0.0)
+        self._former_counted = False  # folders of an earlier loader: it may have unloaded their adapters just now
         self._slots = asyncio.Semaphore(PARALLEL)
 
     @property
@@ -179,6 +182,7 @@ class AdapterLoader:
             self._first = tuple(listed)
 
     def _engine_is_down(self, reason: str) -> None:
+        self._kept.engine_ended()
         for held in self._held.values():
             if held.state.state == "loaded" or held.refused:
                 held.digest, held.failed, held.refused, held.failures, held.next_s = "", False, False, 0, 0.0
@@ -200,10 +204,10 @@ class AdapterLoader:
             held.running = asyncio.create_task(self._run(held, self._fetch(held, serves=kept)))
         elif not engine_is_up:
             return
-        elif present is None or present.root != files.path or held.digest not in ("", files.digest):
-            held.running = asyncio.create_task(
-                self._run(held, self._load(held, files.path, files.digest, reload=present is not None))
-            )
+        elif present is None or present.root != self._path_of(held, files) or held.digest not in ("", files.digest):
+            held.running = asyncio.create_task(self._run(held, self._load(held, files, reload=present is not None)))
+        elif not Path(self._path_of(held, files)).is_dir():  # the files are there again, and their alias is not
+            held.running = asyncio.create_task(self._run(held, self._alias(held, files)))
         else:
             held.digest, held.failures = files.digest, 0
             held.shows("loaded", digest=files.digest)
@@ -247,9 +251,18 @@ class AdapterLoader:
         if serves:
             held.state, held.failed = former, False
 
-    async def _load(self, held: _Held, path: str, digest: str, *, reload: bool) -> None:
+    def _path_of(self, held: _Held, files: marker.Marker) -> str:
+        """The path by which the engine reads an entry's files."""
+        return str(alias_of(held.folder, files.digest).absolute()) if self.engine.caches_by_path else files.path
+
+    async def _alias(self, held: _Held, files: marker.Marker) -> None:
+        if self.engine.caches_by_path:
+            link(alias_of(held.folder, files.digest), Path(files.path))
+
+    async def _load(self, held: _Held, files: marker.Marker, *, reload: bool) -> None:
         """Has the engine load an entry. `reload`: it has other files under this name."""
-        name = name_of(held.entry)
+        name, path, digest = name_of(held.entry), self._path_of(held, files), files.digest
+        await self._alias(held, files)
         held.digest = ""
         held.shows("loading")
         try:
@@ -274,16 +287,22 @@ class AdapterLoader:
         top = str(self.rules.folder.absolute())
         for name, adapter in present.items():
             if name not in self._held and name not in self._leaving and _below(adapter, top):
-                self._leaving[name] = asyncio.create_task(self._unload(name))
+                self._leaving[name] = asyncio.create_task(self._unload(name, _below(adapter, top)))
         kept = {held.folder.name for held in self._held.values()}
         kept |= {_below(adapter, top).partition("/")[0] for adapter in present.values()}
-        for folder in self.rules.folder.iterdir():
-            if folder.is_dir() and folder.name not in kept:
+        folders = [folder for folder in self.rules.folder.iterdir() if folder.is_dir()]
+        if not self._former_counted:
+            self._former_counted = True
+            for folder in folders:
+                self._kept.add(folder.name)
+        for folder in folders:
+            if folder.name not in kept and folder.name not in self._kept:
                 log.info("removed", extra={"path": folder.name})
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def _unload(self, name: str) -> None:
+    async def _unload(self, name: str, below: str) -> None:
         try:
+            self._kept.add(below.partition("/")[0])
             await asyncio.to_thread(self.engine.unload, name)
             self.counts.unloads += 1
             log.info("unloaded", extra={"adapter": name})

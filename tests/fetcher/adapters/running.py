@@ -82,4 +82,4 @@ class LoaderProcess:
     def wait_for(self, **states: str) -> None:
         """Waits until exactly these are reported; "__" stands for @."""
         wanted = {name.replace("__", "@"): state for name, state in states.items()}
-        until(lambda: self.states() == wanted, f"{wanted}", 60)
+        until(lambda: self.states() == wanted, f"{wanted}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -127,10 +128,24 @@ async def test_a_process_that_takes_too_long_is_replaced() -> None:
         await pool.close()
 
 
+class HeldPool(FinderPool):
+    """Its processes load when `goes_on` is set."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def _loaded(self, *args: Any) -> None:
+        await self.goes_on.wait()
+        await super()._loaded(*args)
+
+
 async def test_calls_that_take_too_long_leave_a_process_to_other_clients() -> None:
-    pool, builtin = FinderPool(2), GuardBuiltin(patterns=("a",))
+    pool, builtin = HeldPool(2), GuardBuiltin(patterns=("a",))
     try:
         await until_ready(pool, builtin)
+        pool.goes_on.clear()
         for _ in range(2):
             (process,) = [one.process for one in pool._workers if one is pool._free._queue[-1]]  # the next one
             assert process is not None
@@ -140,8 +155,9 @@ async def test_calls_that_take_too_long_leave_a_process_to_other_clients() -> No
                     await pool.verdict(builtin, {"x": "a"}, "slow")
         # The second call waited for the client's own place: the other process was stopped, but not ended.
         process.send_signal(18)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await pool.verdict(builtin, {"x": "a"}, "other")
+        pool.goes_on.set()
         await asyncio.gather(*pool._loading)
         assert not [one for one in pool._workers if not one.has_loaded(builtin)] and not pool._shares
     finally:

@@ -135,3 +135,66 @@ def test_the_record_of_a_revision_gives_the_same_inputs_back() -> None:
     written = {"model": {"uri": "hf://org/m"}, "pod": POD, "engine": ENGINE, "resources": H100}
     inputs = parse_inputs(written, "chat")
     assert parse_inputs(inputs_to_dict(inputs), "chat") == inputs
+
+
+def nodes(**accelerator: Any) -> list[Any]:
+    """The alternatives of the required affinity, each as (label, operator, values)."""
+    kind = BUILT_IN.get(accelerator.get("type", ""))
+    spec = template(resources={"accelerator": {"count": 1, **accelerator}}, accelerator=kind)["spec"]
+    terms = spec.get("affinity", {}).get("nodeAffinity", {}).get(REQUIRED, {}).get("nodeSelectorTerms", [])
+    return [[(one["key"], one["operator"], one["values"]) for one in term["matchExpressions"]] for term in terms]
+
+
+def test_a_need_of_memory_selects_nodes_by_their_labels() -> None:
+    assert nodes() == []
+    assert nodes(memory="20Gi") == [
+        [("nvidia.com/gpu.memory", "Gt", ["20479"])],
+        [("karpenter.k8s.aws/instance-gpu-memory", "Gt", ["20479"])],
+    ]
+    assert nodes(memory=str(20 * 10**9))[0] == [("nvidia.com/gpu.memory", "Gt", ["19073"])], "19073.5 MiB, rounded up"
+
+
+def test_a_type_and_a_mig_profile_say_by_themselves_which_memory_there_is() -> None:
+    assert nodes(resource="nvidia.com/mig-1g.10gb", memory="8Gi") == []
+    assert nodes(type="h100", memory="8Gi") == nodes(type="h100")
+
+
+def test_shared_devices_are_on_nodes_that_share_in_this_way() -> None:
+    assert nodes(sharing="TimeSlicing") == [
+        [("nvidia.com/gpu.sharing-strategy", "In", ["time-slicing"])],
+        [("cloud.google.com/gke-gpu-sharing-strategy", "In", ["time-sharing"])],
+    ]
+    assert nodes(sharing="MPS") == [[("nvidia.com/gpu.sharing-strategy", "In", ["mps"])]]
+    both = nodes(sharing="MPS", memory="20Gi")
+    assert [[key for key, _, _ in term] for term in both] == [
+        ["nvidia.com/gpu.memory", "nvidia.com/gpu.sharing-strategy"],
+        ["karpenter.k8s.aws/instance-gpu-memory", "nvidia.com/gpu.sharing-strategy"],
+    ]
+    [product, *_] = nodes(type="t4", sharing="MPS")
+    assert product[0] == ("nvidia.com/gpu.product", "In", ["Tesla-T4", "Tesla-T4-SHARED"])
+
+
+def test_with_mps_the_device_plugin_mounts_dev_shm_and_the_operator_does_not() -> None:
+    resources = {"accelerator": {"count": 1, "sharing": "MPS"}}
+    shared = template(resources=resources, engine=VLLM)["spec"]
+    whole = template(resources={"accelerator": {"count": 1}}, engine=VLLM)["spec"]
+    assert [
+        any(mount["name"] == "shm" for mount in spec["containers"][0]["volumeMounts"]) for spec in (shared, whole)
+    ] == [
+        False,
+        True,
+    ]
+    assert not any(volume["name"] == "shm" for volume in shared["volumes"])
+
+
+def test_a_claim_of_all_pods_is_referred_to_by_name() -> None:
+    spec = template(resources={"accelerator": {"count": 1, "resourceClaimName": "gpus"}})["spec"]
+    assert spec["resourceClaims"] == [{"name": "accelerator", "resourceClaimName": "gpus"}]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "accelerator"}]
+
+
+def test_how_devices_are_shared_is_part_of_the_identity_of_a_revision() -> None:
+    accelerator = {"count": 1, "memory": "20Gi", "sharing": "MPS", "resource": "nvidia.com/gpu"}
+    inputs = parse_inputs({"model": {"uri": "hf://org/m"}, "resources": {"accelerator": accelerator}}, "chat")
+    assert inputs_to_dict(inputs)["resources"]["accelerator"] == accelerator
+    assert parse_inputs(inputs_to_dict(inputs), "chat") == inputs

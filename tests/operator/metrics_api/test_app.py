@@ -8,6 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from slipway_operator.metrics_api.app import Api
 from slipway_operator.metrics_api.exposition import ExposedSample
+from slipway_operator.metrics_api.release_loads import OF_RELEASE
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.series import OF_DEPLOYMENT, OF_POD, STALE_S, Followed, PodTarget
 
@@ -57,7 +58,7 @@ def sampler(clock: Clock) -> MetricsSampler:
 
 @pytest.fixture
 async def client(sampler: MetricsSampler) -> Any:
-    async with TestClient(TestServer(Api(sampler, lambda: NOW).application(frozenset))) as client:
+    async with TestClient(TestServer(Api(sampler, now=lambda: NOW).application(frozenset))) as client:
         yield client
 
 
@@ -78,7 +79,7 @@ async def test_discovery_names_every_metric(client: Any) -> None:
         }
         assert all(item["namespaced"] and item["verbs"] == ["get"] for item in listed["resources"])
     _, listed = await get(client, EXTERNAL)
-    assert {item["name"] for item in listed["resources"]} == set(OF_DEPLOYMENT)
+    assert {item["name"] for item in listed["resources"]} == {*OF_DEPLOYMENT, *OF_RELEASE}
 
 
 async def test_a_single_object(client: Any) -> None:

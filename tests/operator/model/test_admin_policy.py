@@ -7,7 +7,7 @@ import pytest
 
 from slipway_operator.api.inputs.pod_spec import NodeSelectorTerm
 from slipway_operator.model.deployment.admin_policy import AcceleratorType, AdminPolicy, accelerator_types, pod_policy
-from slipway_operator.model.inputs.accelerator_types import BUILT_IN
+from slipway_operator.model.inputs.accelerator_types import BUILT_IN, MEMORY
 from slipway_operator.model.inputs.pod_inputs import PodInputs, parse_inputs
 
 POWERS = {
@@ -127,3 +127,35 @@ def test_the_page_has_each_built_in_type_with_its_labels(name: str) -> None:
         for value in one["values"]
     ]
     assert [value for value in wanted if f"`{value}`" not in row] == [] and f"`{BUILT_IN[name]['resource']}`" in row
+
+
+def test_what_devices_of_a_type_cannot_have_is_refused() -> None:
+    def problem(own: AdminPolicy, **accelerator: str) -> str:
+        found = own.problem(inputs(resources={"accelerator": {"count": 1, **accelerator}}), "a")
+        assert found is None or found.reason == "AcceleratorConflict"
+        return found.message if found else ""
+
+    plain = AdminPolicy()
+    assert problem(plain, type="l4", memory="40Gi") == (
+        "spec.resources.accelerator.memory is 40Gi, and devices of type 'l4' have 24Gi: write another "
+        "type, or less memory"
+    )
+    assert problem(plain, type="l4", memory="20Gi") == problem(plain, memory="2Ti") == ""
+    assert "type 'mi300x' stands for amd.com/gpu" in problem(plain, type="mi300x", sharing="TimeSlicing")
+    assert problem(plain, type="l4", sharing="TimeSlicing") == ""
+    slices = '{"slice": {"resource": "nvidia.com/mig-1g.10gb", "memory": "10G"}, "l4": {"resource": "nvidia.com/gpu"}}'
+    own = AdminPolicy.of((), accelerator_types(slices))
+    assert "devices of type 'slice' have 10G" in problem(own, type="slice", memory="10Gi")
+    assert problem(own, type="l4", memory="40Gi") == "", "of this one no memory is known"
+    assert own.accelerator(inputs(resources={"accelerator": {"type": "slice", "count": 1}})) == {
+        "resource": "nvidia.com/mig-1g.10gb"
+    }
+
+
+def test_the_memory_of_a_type_is_a_quantity() -> None:
+    with pytest.raises(ValueError, match=r"x.memory: .*is no quantity"):
+        accelerator_types('{"x": {"resource": "nvidia.com/gpu", "memory": "10 GB"}}')
+
+
+def test_every_built_in_type_has_its_memory() -> None:
+    assert MEMORY.keys() == BUILT_IN.keys()

@@ -1,5 +1,6 @@
 """Prices, and what pods with a node cost."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -97,6 +98,13 @@ def test_pods_with_a_node_count_whatever_their_revision_is_for() -> None:
         ("stable", ("stable-1",)),
         ("stable-baseline", ("b-1",)),
     ]
+
+
+def test_standby_pods_cost_whether_they_wait_or_serve() -> None:
+    """One that serves counts in the workload of its revision too, and costs once."""
+    seen = observed(workload("stable", "stable-1", "s-1"))
+    seen = replace(seen, standby={"stable": workload("stable-standby", "s-1", "s-2")})
+    assert [item.pods for item in revision_pods(seen, ("stable",))] == [("stable-1", "s-1", "s-2")]
 
 
 def text(metrics: Metrics) -> str:

@@ -10,6 +10,7 @@ from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.model.labels import LEADER_WORKER_SET
 from slipway_operator.planning import children
 from slipway_operator.planning.facts.situation import Situation
+from slipway_operator.planning.sizing.standby import Share
 from tests.support.model_gateway import START
 
 REVISION = "abcdefgh22"
@@ -29,7 +30,8 @@ def costs(desired: int, *gateways: Gateway, pods: tuple[Pod, ...] = PODS, kind: 
     spec = parse({"metadata": {"name": "chat"}, "spec": {"model": {"uri": "file:///m"}}})
     assert not isinstance(spec, Invalid)
     observed = Observed(workloads={REVISION: workload}, gateways=gateways)
-    [scale] = children.scalings(Situation(spec, REVISION, REVISION, Status(), observed, START), {REVISION: desired})
+    shares = {REVISION: Share(own=desired, standby=0, waiting=0)}
+    [scale] = children.scalings(Situation(spec, REVISION, REVISION, Status(), observed, START), shares)
     assert (scale.name, scale.replicas, scale.kind) == ("chat-a", desired, kind)
     return dict(scale.costs)
 

@@ -284,7 +284,7 @@ def settle_at_rest(world: ModelCluster) -> None:
     held = world.parsed().phase == "Paused"  # by a pause, or by a background analysis that ended without a verdict
     assert held or world.state() in (None, "Aborted")
     serving = [backend for backend in world.parsed().traffic.backends if backend.weight]  # type: ignore[union-attr]
-    assert all(world.pods[backend.revision].ready for backend in serving)
+    assert all(world.all_ready(backend.revision) for backend in serving)
     kept = [item.revision for item in world.parsed().revisions if item.role != "old"]
     assert sorted(world.pods) == sorted(kept) and len(kept) <= (3 if held else 1), "what does not serve has left"
 

@@ -68,3 +68,19 @@ def test_claims_that_the_cluster_does_not_serve_start_no_pod_without_devices() -
     world.serves_claims = True
     world.run_until("Paused")
     assert accepted(world).status == "True"
+
+
+def test_a_need_that_devices_of_a_type_do_not_have_makes_no_revision() -> None:
+    world = healthy()
+    world.edit(resources={"accelerator": {"type": "l4", "count": 1, "memory": "40Gi"}})
+    world.reconcile()
+    assert accepted(world).reason == world.parsed().reason == "AcceleratorConflict"
+    assert [event.reason for event in world.events].count("AcceleratorConflict") == 1 and len(world.snapshots) == 1
+
+
+def test_a_claim_that_pods_share_needs_a_cluster_with_claims_too() -> None:
+    world = healthy()
+    world.serves_claims = False
+    world.edit(resources={"accelerator": {"resourceClaimName": "gpus", "count": 1}})
+    world.reconcile()
+    assert "spec.resources.accelerator.resourceClaimName is 'gpus'" in accepted(world).message

@@ -15,7 +15,7 @@ from slipway_operator.model.inputs.registry import (
     read_reference,
     source_of,
 )
-from slipway_operator.planning.facts import registry
+from slipway_operator.planning.facts import registry, verdicts
 from tests.support.model_cluster import ModelCluster, cluster
 from tests.support.planned import plan
 
@@ -179,7 +179,7 @@ def test_a_verdict_is_about_the_version_and_has_its_own_time() -> None:
     world.edit(rollout__abort=rollout.attempt_token)
     world.run_until("Aborted")
     [rejected] = registry.verdicts(world.parsed(), world.observed())
-    assert (rejected.source.uri, rejected.verdict) == ("models:/chat/4", registry.REJECTED)
+    assert (rejected.source.uri, rejected.verdict) == ("models:/chat/4", verdicts.REJECTED)
     assert "UserAbort" in rejected.reason
     world.run(60)
     assert registry.verdicts(world.parsed(), world.observed()) == (rejected,), "it is the same at each look"
@@ -190,7 +190,7 @@ def test_a_verdict_is_about_the_version_and_has_its_own_time() -> None:
     world.edit(rollout__abort=None, rollout__promoteFull=rollout.attempt_token)
     world.run_until(None)
     found = registry.verdicts(world.parsed(), world.observed())
-    assert [(one.source.version, one.verdict) for one in found] == [("5", registry.PROMOTED)]
+    assert [(one.source.version, one.verdict) for one in found] == [("5", verdicts.PROMOTED)]
     assert str(world.parsed().stable_revision) in found[0].reason
     assert world.now - found[0].at < timedelta(minutes=1)
 

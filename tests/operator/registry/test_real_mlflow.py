@@ -17,7 +17,7 @@ from slipway_operator.model.cluster.observed import Observed, RegistryAnswer, Sn
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
-from slipway_operator.planning.facts import registry
+from slipway_operator.planning.facts import registry, verdicts
 from slipway_operator.registry.client import MlflowClient
 from slipway_operator.registry.runner import ALWAYS, RegistryRunner
 from testkit import ROOT
@@ -114,7 +114,7 @@ async def test_a_moved_alias_is_a_canary_whose_files_and_verdict_are_real(server
         runner.after(chat, world.observed(), Plan(world.parsed()), NOW)
         await until_async(lambda: not is_open(runner), "the verdict is written", 60)
         tags = server.tags("chat", versions[1])
-        assert tags["slipway.ns.chat.verdict"] == registry.REJECTED and "UserAbort" in tags["slipway.ns.chat.reason"]
+        assert tags["slipway.ns.chat.verdict"] == verdicts.REJECTED and "UserAbort" in tags["slipway.ns.chat.reason"]
         assert not server.tags("chat", versions[0]) and not api.events
 
         for uri, reason in (

@@ -2,12 +2,15 @@
 
 import asyncio
 import base64
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from slipway_contracts.verdict_statements import PAYLOAD_TYPE
 from slipway_operator.api.v1alpha1.status import Abort, Rollout, State, Status
 from slipway_operator.component import NotYet, ReconciledDeployment
 from slipway_operator.kube.errors import Refused
@@ -17,7 +20,9 @@ from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.inputs.registry import RegistrySource
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.planning.facts import registry
+from slipway_operator.registry.client import LONGEST_TAG
 from slipway_operator.registry.runner import ALWAYS, NEVER, OF_A_NAMESPACE, RegistryRunner
+from slipway_process import dsse
 from tests.operator.registry.tracking import NOW, Api, Bench, Tracking, bench, deployment
 
 URI = "models:/chat@champion"
@@ -261,6 +266,56 @@ async def test_a_verdict_becomes_tags_once_and_a_new_process_writes_none_again()
         }
     }
     assert tracking.calls.count("model-versions/set-tag") == 3 and not api.events
+
+
+def stated(text: str) -> tuple[ReconciledDeployment, Observed, Plan]:
+    """A rejection whose record has this text as its statement."""
+    one = deployment("chat", URI, "keys")
+    observed, planned = rejected(one)
+    snapshots = {name: replace(item, statement=text) for name, item in observed.snapshots.items()}
+    return one, replace(observed, snapshots=snapshots), planned
+
+
+def envelope(**changes: str) -> str:
+    """What the operator signs of that rejection, as far as the registry reads it."""
+    about = {"revision": "aaaaaaaaaa", "verdict": "rejected", "decidedAt": "2026-12-01T00:00:00Z", **changes}
+    return dsse.sign(PAYLOAD_TYPE, json.dumps({"predicate": about}).encode(), ed25519.Ed25519PrivateKey.generate())
+
+
+async def test_the_signed_statement_follows_as_a_tag_once_it_is_there() -> None:
+    api, one = credited()
+    tracking = Tracking({"chat": {"champion": "3"}})
+    async with bench(tracking, api) as of:
+        await first(of, one)
+        of.runner.after(*stated(""), NOW)
+        await settled(of)
+        assert set(tracking.tags["chat/4"]) == {f"slipway.ns.chat.{name}" for name in ("verdict", "reason", "at")}
+        text = envelope()
+        of.runner.after(*stated(text), NOW)
+        of.due()
+        await settled(of)
+        assert tracking.tags["chat/4"]["slipway.ns.chat.statement"] == text
+    assert tracking.calls.count("model-versions/set-tag") == 4 and not api.events
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no envelope",
+        envelope(verdict="promoted"),
+        envelope(decidedAt="2026-11-30T00:00:00Z"),
+        envelope(more="x" * LONGEST_TAG),
+        envelope() + "\n",
+    ],
+)
+async def test_what_is_no_statement_about_the_verdict_becomes_no_tag(text: str) -> None:
+    api, one = credited()
+    tracking = Tracking({"chat": {"champion": "3"}})
+    async with bench(tracking, api) as of:
+        await first(of, one)
+        of.runner.after(*stated(text), NOW)
+        await settled(of)
+    assert len(tracking.tags["chat/4"]) == 3
 
 
 async def test_a_verdict_whose_turn_comes_after_the_lease_was_lost_is_not_written() -> None:

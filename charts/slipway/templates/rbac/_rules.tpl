@@ -69,6 +69,10 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch]
+# The readiness gate of standby pods: it is a condition of the pod, which the operator alone sets.
+- apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]
 # What pods of a revision must load: made once, immutable, collected with the revision. Never read nor changed.
 - apiGroups: [""]
   resources: [configmaps]

@@ -145,6 +145,11 @@ class Placement(ApiType):
     zones."""
 
 
+_MIG = "nvidia.com/mig-"
+# Written as GPU instances are named: 1g.10gb, 1g.10gb.me for one with media extensions, 1c.2g.20gb for a part of one.
+_MIG_PROFILE = "^nvidia[.]com/mig-([1-7]c[.])?[1-7]g[.][1-9][0-9]{0,3}gb([.][a-z]+)*$"
+
+
 @rule(
     "!has(self.type) || !has(self.resource) || self.resource == 'nvidia.com/gpu'",
     "spec.resources.accelerator has either type or resource: remove resource, because the type determines it",
@@ -154,6 +159,44 @@ class Placement(ApiType):
     "(!has(self.resource) || self.resource == 'nvidia.com/gpu'))",
     "spec.resources.accelerator has either resourceClaimTemplateName, or type or resource: remove those, because the "
     "template determines the devices",
+)
+@rule(
+    "!has(self.resourceClaimName) || (!has(self.resourceClaimTemplateName) && !has(self.type) && "
+    "(!has(self.resource) || self.resource == 'nvidia.com/gpu'))",
+    "spec.resources.accelerator has either resourceClaimName, or resourceClaimTemplateName, type or resource: remove "
+    "those, because the claim determines the devices",
+)
+@rule(
+    "!(has(self.memory) || has(self.sharing)) || (!has(self.resourceClaimName) && "
+    "!has(self.resourceClaimTemplateName))",
+    "spec.resources.accelerator.memory and sharing do not go with a ResourceClaim: remove them, and write them into "
+    "the claim, which determines the devices",
+)
+@rule(
+    "!(has(self.memory) || has(self.sharing)) || has(self.type) || !has(self.resource) || "
+    "self.resource.startsWith('nvidia.com/')",
+    "spec.resources.accelerator.memory and sharing select nodes by labels of NVIDIA's: remove them, or write type",
+)
+@rule(
+    f"!has(self.resource) || !self.resource.startsWith('{_MIG}') || self.resource.matches('{_MIG_PROFILE}')",
+    "spec.resources.accelerator.resource names no MIG profile: write for example nvidia.com/mig-1g.10gb, as "
+    "`kubectl describe node` shows it",
+)
+@rule(
+    f"!has(self.memory) || !has(self.resource) || !self.resource.matches('{_MIG_PROFILE}') || "
+    "!isQuantity(string(self.memory)) || !quantity(string(self.memory)).isGreaterThan("
+    "quantity(self.resource.split('g.')[1].split('gb')[0] + 'G'))",
+    "spec.resources.accelerator.memory is more than the MIG profile in resource has: write a larger profile, or less "
+    "memory",
+)
+@rule(
+    f"!has(self.sharing) || self.sharing != 'MPS' || !has(self.resource) || !self.resource.startsWith('{_MIG}')",
+    "spec.resources.accelerator.sharing: MPS is not for MIG devices: write TimeSlicing, or another resource",
+)
+@rule(
+    "!has(self.sharing) || self.count <= 1",
+    "spec.resources.accelerator.count must be 1 with sharing: a second share may be of the same device, and gives no "
+    "more of it",
 )
 @implied_defaults()
 class Accelerator(ApiType):
@@ -169,7 +212,26 @@ class Accelerator(ApiType):
     """Name of the extended resource."""
     resource_claim_template_name: ObjectName | None = None
     """Name of a ResourceClaimTemplate in the namespace, in place of an extended resource: each pod gets a claim of its
-    own. The cluster needs Kubernetes 1.34 and a driver of the device. count is the number of devices in a claim."""
+    own. The cluster needs a driver of the device, and Kubernetes 1.34, or 1.32 with the feature gate
+    DynamicResourceAllocation. count is the number of devices in a claim."""
+    resource_claim_name: ObjectName | None = None
+    """Name of a ResourceClaim in the namespace, which all pods share, those of other deployments that name it too. They
+    run on the node with its devices."""
+    memory: (
+        Annotated[
+            IntOrString,
+            CelRule(
+                f"{_POSITIVE} && !quantity(string(self)).isGreaterThan(quantity('2Ti'))",
+                "spec.resources.accelerator.memory must be a positive quantity of at most 2Ti: write for example 20Gi",
+            ),
+        ]
+        | None
+    ) = None
+    """Memory that a pod needs on each device, for example 20Gi. Without type, pods run on nodes whose devices have as
+    much by their labels. A MIG profile or a type with less is refused. It reserves nothing on a shared device."""
+    sharing: Literal["TimeSlicing", "MPS"] | None = None
+    """How pods share a device that the administrator has divided: the nodes are those whose devices are shared in this
+    way. If omitted, both shared and whole devices may be used."""
     count: Annotated[
         Int32,
         Field(ge=1),

@@ -350,6 +350,19 @@ class RolloutIntents(ApiType):
     "replicas for more of them, or spec.engine.type: vllm",
 )
 @rule(
+    "!has(self.resources) || !has(self.resources.accelerator) || self.resources.accelerator.count <= 1 || "
+    "!has(self.resources.accelerator.resource) || "
+    "!self.resources.accelerator.resource.startsWith('nvidia.com/mig-') || "
+    "!has(self.engine) || !(self.engine.type in ['vllm', 'sglang'])",
+    "spec.resources.accelerator.count must be 1 for MIG devices: a process of vllm or sglang uses one at most; write a "
+    "larger profile",
+)
+@rule(
+    "!has(self.resources) || !has(self.resources.sharedMemory) || !has(self.resources.accelerator) || "
+    "!has(self.resources.accelerator.sharing) || self.resources.accelerator.sharing != 'MPS'",
+    "spec.resources.sharedMemory does not go with accelerator.sharing: MPS, which has its own /dev/shm: remove it",
+)
+@rule(
     "!has(self.batching) || (has(self.model.task) && self.model.task in ['predict', 'classify', 'rerank'])",
     "spec.batching is for spec.model.task: predict, classify and rerank: "
     "remove it; language models have continuous batches",
@@ -481,6 +494,12 @@ class RolloutIntents(ApiType):
     "spec.adapters.memory is for the engine type slipway, and vllm takes spec.adapters.maxRank of 1, 8, 16, 32, 64, "
     "128, 256, 320 or 512",
 )
+@rule(
+    "!has(self.standbyReplicas) || self.standbyReplicas == 0 || (!has(self.pool) && (!has(self.engine) || "
+    "!has(self.engine.parallelism) || !has(self.engine.parallelism.nodes) || self.engine.parallelism.nodes <= 1))",
+    "spec.standbyReplicas is for models with pods of their own, one for each replica: remove it, or spec.pool, or "
+    "write spec.engine.parallelism.nodes: 1",
+)
 @implied_defaults(written=("replicas",))  # the scale subresource reads it
 class ModelDeploymentSpec(InputsRecord):
     """Desired state: the model, the number of pods that serve it, and the rollout of new versions."""
@@ -488,6 +507,10 @@ class ModelDeploymentSpec(InputsRecord):
     replicas: Annotated[Int32, Field(ge=0, le=10000)] = 1
     """Number of pods that serve, over all revisions. kubectl scale and HorizontalPodAutoscalers write it: omit it from
     your manifest when you use one of them."""
+    standby_replicas: Annotated[Int32, Field(ge=0, le=100)] = 0
+    """Number of standby pods beside spec.replicas. They have the model in memory and take no requests. When
+    spec.replicas rises, they serve at once, and others replace them. They have a low priority: other pods that need
+    their node take it."""
     autoscaling: AutoscalingSpec | None = None
     strategy: RolloutStrategy | None = None
     drain: Drain | None = None

@@ -336,6 +336,8 @@ class RevisionStatus:
     replica_set_uid: Annotated[str, AtMost(64)] | None = None
     """UID of the ReplicaSet whose pods gateways send requests to; of several pods for a replica, that of the leaders'
     StatefulSet."""
+    standby_uid: Annotated[str, AtMost(64)] | None = None
+    """UID of the ReplicaSet of standby pods. Gateways send requests to those of its pods that serve."""
     engine: EngineStatus | None = None
     """Engine of the revision. Absent for slipway."""
     fetching: Annotated[tuple[FetchingPod, ...], AtMost(4)] = ()
@@ -343,6 +345,21 @@ class RevisionStatus:
     nodes: Annotated[tuple[NodeModel, ...], AtMost(16)] = ()
     """Nodes with pods of the revision, and those on which Jobs download its model ahead. With spec.model.cache node
     only; of many nodes those that do not have it come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatus:
+    """Standby pods of the stable revision."""
+
+    replicas: Int32
+    """Number of pods that should wait with a loaded model."""
+    ready: Int32
+    """Number of pods that do, and serve as soon as spec.replicas rises."""
+    serving: Int32
+    """Number of further pods of this kind that serve, and count among spec.replicas. They wait again when spec.replicas
+    falls."""
+    message: Message = ""
+    """Why pods are missing. Empty while they only start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,6 +549,7 @@ class Status:
     autoscaling: AutoscalingStatus | None = None
     accuracy: AccuracyStatus | None = None
     registry: RegistryStatus | None = None
+    standby: StandbyStatus | None = None
     revisions: Annotated[tuple[RevisionStatus, ...], AtMost(MOST_REVISIONS)] = ()
     """Revisions that have pods."""
     aborted_revisions: Annotated[tuple[Annotated[str, Field(description="REVISION/ATTEMPT.")], ...], AtMost(20)] = ()

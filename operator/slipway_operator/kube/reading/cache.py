@@ -5,6 +5,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from slipway_contracts import verdict_statements
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.kube import subjects
 from slipway_operator.kube.client import Client
@@ -34,7 +35,7 @@ _METADATA = (
     "name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences",
     "creationTimestamp", "deletionTimestamp",
 )  # fmt: skip
-RECORDED = (weights.ANNOTATION, history.ANNOTATION)  # annotations of ControllerRevisions
+RECORDED = (weights.ANNOTATION, history.ANNOTATION, verdict_statements.ANNOTATION)  # annotations of ControllerRevisions
 _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "initContainerStatuses", "containerStatuses")
 
 log = logging.getLogger(__name__)

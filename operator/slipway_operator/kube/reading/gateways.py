@@ -63,6 +63,8 @@ class Answer:
     incarnation: str = ""  # changes with each start of its process
     bounds: counters.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
     gone: bool = False  # the last report of a gateway that is gone, kept for GRACE_S
+    draining: bool = False
+    in_flight: int | None = None  # requests that have a place in it; None from an older gateway
 
     def held(self, namespace: str, name: str, uid: str) -> int:
         """Return how many requests of one ModelDeployment wait at the gateway for an endpoint; 0 when not reported."""
@@ -217,9 +219,7 @@ class Gateways:
 
     async def endpoints(self) -> list["Endpoint"]:
         """Return the gateways' admin ports."""
-        selector = f"{_SERVICE_LABEL}={self._service}"
-        slices = await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True)
-        return endpoints(slices, tls=self._tls)
+        return await admin_ports(self._client, self._namespace, self._service, tls=self._tls)
 
     async def _fetch_all(self) -> tuple[Answer, ...]:
         answers = await asyncio.gather(*(self._fetch(endpoint) for endpoint in await self.endpoints()))
@@ -247,7 +247,9 @@ class Gateways:
         try:
             report = read_report(await self._report(endpoint))
             incarnation, bounds = report.incarnation[: counters.LONGEST], counters.read_bounds(report.bounds)
-            return Answer(endpoint.name, endpoint.ready, True, report.routes, incarnation, bounds)
+            places = None if report.inflight is None else _count(report.inflight)
+            of_process = (report.routes, incarnation, bounds)
+            return Answer(endpoint.name, endpoint.ready, True, *of_process, draining=report.draining, in_flight=places)
         except aiohttp.ClientConnectorError as error:
             # A closed port of an endpoint that is not ready: the gateway has not started or has ended; no requests.
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:
@@ -272,6 +274,12 @@ class Gateways:
         async with self._session.get(url, timeout=limit) as response:
             response.raise_for_status()
             return await response.read()
+
+
+async def admin_ports(client: Client, namespace: str, service: str, *, tls: bool = False) -> list[Endpoint]:
+    """Return the admin ports behind a headless Service of the release."""
+    slices = await client.list(ENDPOINT_SLICES, namespace, f"{_SERVICE_LABEL}={service}", cached=True)
+    return endpoints(slices, tls=tls)
 
 
 def endpoints(slices: list[Object], *, tls: bool = False) -> list[Endpoint]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from slipway_contracts import verdict_statements
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
@@ -36,10 +37,11 @@ from slipway_operator.model.cluster.weights import ANNOTATION
 from slipway_operator.model.cluster.weights import parse as parse_weights
 from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
-from slipway_operator.planning.facts import weights
+from slipway_operator.planning.facts import standby, weights
 from slipway_operator.planning.facts.revision import revision_hash
 
-RESOURCE_CLAIMS = "resource.k8s.io/v1"
+# With any of these pods have resourceClaims; the later two are of clusters where a feature gate adds them.
+RESOURCE_CLAIMS = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1beta1")
 MAX_TROUBLES = 8  # of one revision; a message shows the first
 MAX_FOREIGN = 8  # reported objects with our labels that other controllers own; a message shows some
 
@@ -84,12 +86,14 @@ class Observer:
             *(pool_entry(it) or workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
             *(groups.workload(it, of, pods, leaving, failures | refusals) for it, of in held),
         )
-        snapshots |= {item.revision: item for item in rebuilt(found, snapshots, name)}
+        workloads, waiting = standby.joined(found)
+        snapshots |= {item.revision: item for item in rebuilt(workloads, snapshots, name)}
         return Observed(
             snapshots=snapshots,
             workloads={
-                item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found
+                item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in workloads
             },
+            standby=waiting,
             services={revision_of(item): item["metadata"]["name"] for item in services if not is_leaving(item)},
             astray=frozenset(revision_of(item) for item in services if not selects(item, name)),
             spare=(
@@ -191,8 +195,12 @@ async def analysis_templates(client: Client, obj: Object, spec: Spec | Invalid) 
 
 async def _serves_claims(client: Client, spec: Spec | Invalid) -> bool:
     """Whether the API server serves ResourceClaims; True without a request when the spec names none."""
-    named = not isinstance(spec, Invalid) and spec.inputs.resources.claim_template
-    return await client.serves(RESOURCE_CLAIMS) if named else True
+    if isinstance(spec, Invalid) or not spec.inputs.resources.has_claim:
+        return True
+    for version in RESOURCE_CLAIMS:
+        if await client.serves(version):
+            return True
+    return False
 
 
 async def _template(client: Client, namespace: str, name: str) -> Template:
@@ -290,6 +298,7 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         tls=data.get("tls") is True,
         pull_secrets=tuple(str(name) for name in data.get("pullSecrets") or ()),
         tracking_url=str(data.get("trackingUrl", "")),
+        statement=str(annotations.get(verdict_statements.ANNOTATION) or ""),
     )
 
 

@@ -39,6 +39,11 @@ def is_ready(pod: Object) -> bool:
     return _is_ready(pod.get("status") or {})
 
 
+def holds(pod: Object, condition: str) -> bool:
+    """Whether a condition of a pod is True."""
+    return (_condition(pod.get("status") or {}, condition) or {}).get("status") == "True"
+
+
 def restarts(pod: Object) -> int:
     """Return the number of restarts of a pod's containers."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()

@@ -16,6 +16,7 @@ _COST = re.compile(r"-?[1-9][0-9]{0,9}")
 def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
     """Parse a pod; `leaving`: names of nodes that are drained or unreachable."""
     metadata = pod["metadata"]
+    marks = metadata.get("labels") or {}
     made = parse_time(metadata["creationTimestamp"])
     address = (pod.get("status") or {}).get("podIP") or ""
     ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
@@ -34,6 +35,9 @@ def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
         model_bytes=reported_bytes(report),
         deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
         uid=str(metadata.get("uid") or ""),
+        loaded=pod_trouble.holds(pod, "ContainersReady"),
+        gate_open=pod_trouble.holds(pod, labels.SERVING),
+        serves=not labels.is_standby(str(marks.get(labels.REVISION) or "")),
     )
 
 

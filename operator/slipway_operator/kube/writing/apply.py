@@ -1,4 +1,4 @@
-"""Executes a Plan exactly and in order: create, annotate, scale, status, delete, evict, events."""
+"""Executes a Plan exactly and in order: create, annotate, gates, scale, status, delete, evict, events."""
 
 import logging
 from datetime import datetime
@@ -19,7 +19,7 @@ from slipway_operator.kube.resources import (
 )
 from slipway_operator.kube.writing import events
 from slipway_operator.model import labels
-from slipway_operator.model.cluster.plan import Annotate, Create, Delete, Evict, Plan, Scale
+from slipway_operator.model.cluster.plan import Annotate, Create, Delete, Evict, Gate, Plan, Scale
 from slipway_operator.model.deployment.status import render
 
 INVALID = 422  # HTTP status: the object is invalid, or a changed field is immutable
@@ -50,6 +50,8 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
         await create_child(client, obj, create)
     for item in plan.annotate:
         await _annotate(client, obj, item)
+    for gate in plan.gates:
+        await _set_gate(client, obj, gate)
     for scale in plan.scale:
         await _set_costs(client, obj, scale)
         await _scale(client, obj, scale)
@@ -199,6 +201,29 @@ async def _scale(client: Client, obj: Object, scale: Scale) -> None:
         await client.patch(resource, obj["metadata"]["namespace"], scale.name, body)
     except NotFound as error:
         raise Stale(str(error)) from error
+
+
+async def _set_gate(client: Client, obj: Object, gate: Gate) -> None:
+    """Let a standby pod take requests, or no more.
+
+    The label decides: gateways find pods by it. So the gate is open before the label says that the pod serves, and the
+    label says that it does not before the gate is closed.
+    """
+    namespace = obj["metadata"]["namespace"]
+    marks: Object = {"metadata": {"uid": gate.uid, "labels": {labels.REVISION: gate.revision}}}
+    try:
+        if gate.serves:
+            await client.set_condition(PODS, namespace, gate.pod, gate.uid, labels.SERVING, met=True)
+        await client.patch(PODS, namespace, gate.pod, marks)
+        if not gate.serves:
+            await client.set_condition(PODS, namespace, gate.pod, gate.uid, labels.SERVING, met=False)
+    except NotFound as error:
+        raise Stale(str(error)) from error
+    except Leaving:
+        raise
+    except Refused as error:
+        # Without it replicas would be missing: the status has to show why.
+        raise CannotCreate(error.status, f"standby pod {gate.pod} cannot be changed: {error.message}") from error
 
 
 async def _set_costs(client: Client, obj: Object, scale: Scale) -> None:

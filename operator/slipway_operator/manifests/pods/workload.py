@@ -12,7 +12,8 @@ from slipway_operator.manifests.pods import adapter_loader, bounds, certificate,
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
-from slipway_operator.model.inputs.pod_inputs import CLASSIC, SLIPWAY, KeyRef, Model
+from slipway_operator.model.inputs.accelerator_types import device_terms, type_terms
+from slipway_operator.model.inputs.pod_inputs import CLASSIC, MPS, SLIPWAY, KeyRef, Model
 from slipway_operator.model.inputs.registry import ARTIFACTS
 
 CLAIM_DIR = "/mnt/pvc"
@@ -131,6 +132,10 @@ def _placement(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     Topology spread constraints count only pods of the same revision.
     """
     placement, kind = snapshot.inputs.placement, snapshot.accelerator
+    resources = snapshot.inputs.resources
+    affinity = placement.get("affinity", {})
+    for terms in (type_terms(kind.get("nodeSelectorTerms", ()), resources), *device_terms(resources)):
+        affinity = _affinity(affinity, terms)
     spread = [
         {**constraint, "labelSelector": {"matchLabels": selector}}
         for constraint in placement.get("topologySpreadConstraints", ())
@@ -138,7 +143,7 @@ def _placement(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     parts = {
         "nodeSelector": {**kind.get("nodeSelector", {}), **placement.get("nodeSelector", {})},
         "tolerations": [*placement.get("tolerations", ()), *kind.get("tolerations", ())],
-        "affinity": _affinity(placement.get("affinity", {}), kind.get("nodeSelectorTerms", ())),
+        "affinity": affinity,
         "topologySpreadConstraints": spread,
     }
     return {name: part for name, part in parts.items() if part}
@@ -280,17 +285,20 @@ def _resources(snapshot: Snapshot, *, with_accelerator: bool) -> dict[str, Any]:
     resources = snapshot.inputs.resources
     wanted = {"cpu": resources.cpu, "memory": resources.memory}
     amounts = {key: value for key, value in wanted.items() if value}
-    if with_accelerator and resources.accelerator and not resources.claim_template:
+    if with_accelerator and resources.accelerator and not resources.has_claim:
         resource, count = resources.accelerator
         amounts[snapshot.accelerator.get("resource", resource)] = str(count)
-    claims = {"claims": [{"name": _DEVICES}]} if with_accelerator and resources.claim_template else {}
+    claims = {"claims": [{"name": _DEVICES}]} if with_accelerator and resources.has_claim else {}
     return ({"requests": amounts, "limits": amounts} if amounts else {}) | claims
 
 
 def _resource_claims(snapshot: Snapshot) -> dict[str, Any]:
     """Return the ResourceClaims of the pod, which its containers refer to by name."""
-    template = snapshot.inputs.resources.claim_template
-    return {"resourceClaims": [{"name": _DEVICES, "resourceClaimTemplateName": template}]} if template else {}
+    resources = snapshot.inputs.resources
+    if not resources.has_claim:
+        return {}
+    source = {"resourceClaimTemplateName": resources.claim_template, "resourceClaimName": resources.claim}
+    return {"resourceClaims": [{"name": _DEVICES, **{field: name for field, name in source.items() if name}}]}
 
 
 def _volumes(snapshot: Snapshot, profile: EngineProfile) -> list[dict[str, Any]]:
@@ -310,6 +318,8 @@ def _of_user(name: str) -> str:
 
 
 def _shared_memory(snapshot: Snapshot, profile: EngineProfile) -> str | None:
+    if snapshot.inputs.resources.sharing == MPS:
+        return None  # the device plugin mounts that of the MPS daemon
     return snapshot.inputs.resources.shared_memory or snapshot.accelerator.get("sharedMemory") or profile.shared_memory
 
 

@@ -25,11 +25,16 @@ class RevisionPods:
 
 
 def revision_pods(observed: Observed, live: Collection[str | None]) -> tuple[RevisionPods, ...]:
-    """Return the revisions that have pods on nodes, and live ones without such pods: their cost is known to be 0."""
+    """Return the revisions that have pods on nodes, and live ones without such pods: their cost is known to be 0.
+
+    Standby pods that wait are on a node too.
+    """
+    waiting = {name: item.scheduled for name, item in observed.standby.items()}
+    found = ((name, (*item.scheduled, *waiting.get(name, ()))) for name, item in sorted(observed.workloads.items()))
     return tuple(
-        RevisionPods(name, workload.scheduled, snapshot.inputs.resources, observed.restarts(name))
-        for name, workload in sorted(observed.workloads.items())
-        if (workload.scheduled or name in live) and (snapshot := observed.snapshots.get(labels.what_runs(name)))
+        RevisionPods(name, tuple(dict.fromkeys(pods)), snapshot.inputs.resources, observed.restarts(name))
+        for name, pods in found
+        if (pods or name in live) and (snapshot := observed.snapshots.get(labels.what_runs(name)))
     )
 
 

@@ -57,6 +57,7 @@ class Snapshot:
     pull_secrets: tuple[str, ...] = ()  # those of the installation when the revision was made, beside the spec's
     history: History = UNKNOWN  # its attempts and promotions
     tracking_url: str = ""  # tracking server that has the files; empty: they are elsewhere
+    statement: str = ""  # the signed statement about the verdict on it, as its record has it: nothing is verified
 
     @property
     def is_grouped(self) -> bool:
@@ -81,6 +82,9 @@ class Pod:
     model_bytes: int | None = None  # size of the model, as its fetcher reports it
     deletion_cost: int = 0  # its ReplicaSet removes pods with a lower one first
     uid: str = ""
+    loaded: bool = False  # all its containers are ready, whatever its readiness gates say
+    gate_open: bool = False  # of a standby pod: the condition by which it may be ready is True
+    serves: bool = True  # False: a standby pod that takes no requests, by its label
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,8 @@ class Observed:
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)  # by revision
     workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
+    # ReplicaSets of standby pods, by the revision that they run. Those that serve count in `workloads` too.
+    standby: dict[str, Workload] = field(default_factory=dict)
     services: dict[str, str] = field(default_factory=dict)  # names of headless Services by revision
     astray: frozenset[str] = frozenset()  # revisions whose Service does not select their pods
     spare: tuple[Child, ...] = ()  # objects of ours beyond the first of each revision

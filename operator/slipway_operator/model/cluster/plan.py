@@ -55,6 +55,16 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """Let a standby pod take requests, or no more: its revision label and its readiness gate."""
+
+    pod: str
+    uid: str  # a later pod of its name stays as it is
+    revision: str  # value of the label
+    serves: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Delete an object that carries our label and our owner reference."""
 
@@ -101,6 +111,7 @@ class Plan:
     pins: tuple[Pin, ...] = ()
     create: tuple[Create, ...] = ()
     annotate: tuple[Annotate, ...] = ()
+    gates: tuple[Gate, ...] = ()
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()
@@ -116,4 +127,5 @@ class Plan:
     @property
     def takes_away(self) -> bool:
         """Whether the plan scales, deletes or evicts, and so may remove pods or their records, or what was counted."""
-        return bool(self.scale or self.delete or self.evict or self.loses_run)
+        closes = any(not gate.serves for gate in self.gates)
+        return bool(self.scale or self.delete or self.evict or self.loses_run or closes)

@@ -7,22 +7,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from slipway_contracts.api.types import CONFIG, ApiType
 from slipway_operator.api.inputs.pod_spec import LabelKey, LabelValue, NodeSelectorTerm, Toleration
 from slipway_operator.api.objects import Json
+from slipway_operator.model import quantity
 from slipway_operator.model.deployment.spec import Invalid
-from slipway_operator.model.inputs.accelerator_types import BUILT_IN
-from slipway_operator.model.inputs.pod_inputs import NODE_CACHE, PodInputs
+from slipway_operator.model.inputs.accelerator_types import BUILT_IN, MEMORY, NVIDIA
+from slipway_operator.model.inputs.pod_inputs import NODE_CACHE, PodInputs, Resources
 
 ANY = "*"
 DEFAULT_RULES = '[{"namespaces": ["*"], "images": ["*"]}]'  # as values.yaml of the chart has them
+DEVICE_CONFLICT = "AcceleratorConflict"
 NOT_ALLOWED, UNKNOWN_TYPE, NO_NODE_CACHE = "NotAllowed", "UnknownAcceleratorType", "ModelCacheNotConfigured"
 _CLOSED = ConfigDict(**{**CONFIG, "extra": "forbid", "strict": False})
 Pattern = Annotated[str, Field(min_length=1, max_length=512)]
 Patterns = Annotated[tuple[Pattern, ...], Field(max_length=256)]
 Parsed = TypeVar("Parsed")
+
+
+def _quantity(text: str) -> str:
+    quantity.parse(text)
+    return text
 
 
 class PodPolicyRule(ApiType):
@@ -41,10 +48,14 @@ class PodPolicyRule(ApiType):
 
 
 class AcceleratorType(ApiType):
-    """What spec.resources.accelerator.type stands for. `node_selector_terms` are alternatives, as in a PodSpec."""
+    """What spec.resources.accelerator.type stands for. `node_selector_terms` are alternatives, as in a PodSpec.
+
+    `memory`: of one device; without it no need is refused.
+    """
 
     model_config = _CLOSED
 
+    memory: Annotated[str, AfterValidator(_quantity)] | None = None
     resource: Annotated[str, Field(min_length=3, max_length=253, pattern="^[a-z0-9.-]+/[A-Za-z0-9_.-]+$")]
     node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Field(max_length=8)] = ()
@@ -61,6 +72,7 @@ class AdminPolicy:
     rules: tuple[PodPolicyRule, ...] = field(default_factory=lambda: pod_policy(DEFAULT_RULES))
     accelerator_types: Mapping[str, Json] = field(default_factory=lambda: BUILT_IN)
     cache_namespaces: frozenset[str] = frozenset()  # namespaces that may use the model cache on the nodes
+    memory: Mapping[str, str] = field(default_factory=lambda: MEMORY)  # of a device, by type
 
     @classmethod
     def of(
@@ -71,10 +83,14 @@ class AdminPolicy:
     ) -> "AdminPolicy":
         """Return the policy with these rules; `types` add to the built-in ones, or replace them by name."""
         dumped = {
-            name: kind.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+            name: kind.model_dump(
+                mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude={"memory"}
+            )
             for name, kind in types.items()
         }
-        return cls(rules, {**BUILT_IN, **dumped}, frozenset(cache_namespaces))
+        own = {name: kind.memory for name, kind in types.items() if kind.memory}
+        memory = {name: size for name, size in MEMORY.items() if name not in types} | own
+        return cls(rules, {**BUILT_IN, **dumped}, frozenset(cache_namespaces), memory)
 
     def problem(self, inputs: PodInputs, namespace: str) -> Invalid | None:
         """Return why the inputs may not become a revision in this namespace; None when they may."""
@@ -94,6 +110,8 @@ class AdminPolicy:
                 "administrator add it to acceleratorTypes of the chart's values",
                 UNKNOWN_TYPE,
             )
+        if conflict := self._conflict(inputs.resources):
+            return Invalid(conflict, DEVICE_CONFLICT)
         if inputs.model.cache == NODE_CACHE and namespace not in self.cache_namespaces:
             return Invalid(
                 f"spec.model.cache is node, and namespace {namespace} has no cache on the nodes: have an administrator "
@@ -101,6 +119,23 @@ class AdminPolicy:
                 NO_NODE_CACHE,
             )
         return None
+
+    def _conflict(self, resources: Resources) -> str:
+        """Return why devices of the type cannot have what the spec needs of them; empty when they can, or may."""
+        kind, memory = resources.accelerator_type or "", resources.device_memory
+        size = self.memory.get(kind)
+        if memory and size and quantity.parse(memory) > quantity.parse(size):
+            return (
+                f"spec.resources.accelerator.memory is {memory}, and devices of type {kind!r} have {size}: write "
+                "another type, or less memory"
+            )
+        name = self.accelerator_types.get(kind, {}).get("resource", NVIDIA)
+        if resources.sharing and not name.startswith("nvidia.com/"):
+            return (
+                f"spec.resources.accelerator.sharing selects nodes by labels of NVIDIA's, and type {kind!r} stands for "
+                f"{name}: remove it"
+            )
+        return ""
 
     def accelerator(self, inputs: PodInputs) -> Json:
         """Return what the accelerator type in the inputs stands for; empty without a type."""

@@ -71,6 +71,7 @@ class Spec:
 
     inputs: PodInputs
     replicas: int = 1
+    standby_replicas: int = 0
     strategy: Strategy = field(default_factory=Strategy)
     drain_timeout_s: int = 600
     paused: bool = False
@@ -129,6 +130,7 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
     return Spec(
         inputs=checked(inputs_of(spec, name)),
         replicas=spec.replicas,
+        standby_replicas=spec.standby_replicas,
         strategy=strategy_of(spec.strategy or strategies.RolloutStrategy()),
         drain_timeout_s=(spec.drain or Drain()).timeout_seconds,
         paused=spec.paused,

@@ -24,6 +24,8 @@ VLLM, SGLANG, CUSTOM = "vllm", "sglang", "custom"
 WITH_ADAPTERS = (SLIPWAY, VLLM, SGLANG)  # engines that load LoRA adapters while they run
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of its --max-lora-rank
 RERANK = "rerank"
+MIG = "nvidia.com/mig-"  # beginning of the resources of MIG devices
+TIME_SLICING, MPS = "TimeSlicing", "MPS"
 CLASSIC = ("predict", "classify", RERANK)  # tasks of a classic model
 WITHOUT_TORCH = ("onnx", "xgboost", "lightgbm", "skops")  # formats whose runtimes do without it
 NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
@@ -134,6 +136,14 @@ class Resources:
     shared_memory: str | None = None  # size of /dev/shm
     accelerator_type: str | None = None  # name of the type; the revision's record has what it stood for
     claim_template: str | None = None  # name of a ResourceClaimTemplate for the devices
+    claim: str | None = None  # name of a ResourceClaim for the devices, which pods share
+    device_memory: str | None = None  # of each device
+    sharing: str | None = None  # how the administrator has divided the devices
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether devices come by a ResourceClaim, and not as an extended resource."""
+        return self.claim_template is not None or self.claim is not None
 
 
 @dataclass(frozen=True)
@@ -171,7 +181,7 @@ class PodInputs:
     def needs_no_device(self) -> bool:
         """Whether the pods get no accelerator in any of the ways in which a spec names one."""
         resources = self.resources
-        return self._runs_ours and not (resources.accelerator or resources.accelerator_type or resources.claim_template)
+        return self._runs_ours and not (resources.accelerator or resources.accelerator_type or resources.has_claim)
 
     @property
     def _runs_ours(self) -> bool:
@@ -193,11 +203,31 @@ def checked(inputs: PodInputs) -> PodInputs:
         raise ValueError(
             f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
         )
+    _check_sharing(inputs)
     _check_parallelism(inputs)
     _check_adapters(inputs)
     _check_registry(inputs)
     _check_speculation(inputs)
     return inputs
+
+
+def _check_sharing(inputs: PodInputs) -> None:
+    resources = inputs.resources
+    if resources.accelerator is None:
+        return
+    name, count = resources.accelerator
+    if count > 1 and resources.sharing:
+        raise ValueError("spec.resources.accelerator.count must be 1 with sharing")
+    if count > 1 and name.startswith(MIG) and inputs.engine.type in (VLLM, SGLANG):
+        raise ValueError(
+            f"spec.resources.accelerator.count is {count}, and a process uses one MIG device at most: write 1 and a "
+            "larger profile"
+        )
+    if resources.sharing == MPS and resources.shared_memory:
+        raise ValueError(
+            "spec.resources.sharedMemory does not go with accelerator.sharing: MPS, which has its own /dev/shm: remove "
+            "it"
+        )
 
 
 def _check_speculation(inputs: PodInputs) -> None:
@@ -360,6 +390,9 @@ def _resources(resources: pod_spec.ResourcesSpec) -> Resources:
         memory=_quantity("memory", resources.memory),
         accelerator=(_device(accelerator), accelerator.count) if accelerator else None,
         claim_template=accelerator.resource_claim_template_name if accelerator else None,
+        claim=accelerator.resource_claim_name if accelerator else None,
+        device_memory=_quantity("accelerator.memory", accelerator.memory) if accelerator else None,
+        sharing=accelerator.sharing if accelerator else None,
         accelerator_type=accelerator.type if accelerator else None,
         storage=_quantity("storage", resources.storage),
         shared_memory=_quantity("sharedMemory", resources.shared_memory),
@@ -368,8 +401,8 @@ def _resources(resources: pod_spec.ResourcesSpec) -> Resources:
 
 def _device(accelerator: pod_spec.Accelerator) -> str:
     """Return the resource name of the device, as prices and messages use it."""
-    template = accelerator.resource_claim_template_name
-    return f"resource.k8s.io/{template}" if template else accelerator.resource
+    claim = accelerator.resource_claim_template_name or accelerator.resource_claim_name
+    return f"resource.k8s.io/{claim}" if claim else accelerator.resource
 
 
 def _dumped(part: ApiType | None, *, exclude_defaults: bool = False) -> Json:
@@ -428,8 +461,11 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "memory": resources.memory,
                 "accelerator": {
                     "type": resources.accelerator_type,
-                    "resource": None if resources.accelerator_type or resources.claim_template else accelerator[0],
+                    "resource": None if resources.accelerator_type or resources.has_claim else accelerator[0],
                     "resourceClaimTemplateName": resources.claim_template,
+                    "resourceClaimName": resources.claim,
+                    "memory": resources.device_memory,
+                    "sharing": resources.sharing,
                     "count": accelerator[1],
                 }
                 if accelerator

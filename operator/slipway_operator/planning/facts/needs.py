@@ -23,11 +23,13 @@ def _claims(spec: Spec, observed: Observed) -> Invalid | None:
 
     An API server without ResourceClaims drops them silently, and pods would run without their devices.
     """
-    template = spec.inputs.resources.claim_template
-    if template is None or observed.serves_claims:
+    resources = spec.inputs.resources
+    if not resources.has_claim or observed.serves_claims:
         return None
+    field = "resourceClaimTemplateName" if resources.claim_template else "resourceClaimName"
+    name = resources.claim_template or resources.claim
     return Invalid(
-        f"spec.resources.accelerator.resourceClaimTemplateName is {template!r}, and this cluster does not serve "
-        "resource.k8s.io/v1: use Kubernetes 1.34 or newer, or write resource in its place",
+        f"spec.resources.accelerator.{field} is {name!r}, and this cluster does not serve resource.k8s.io/v1: use "
+        "Kubernetes 1.34 or newer, or write resource in its place",
         CLAIMS_NOT_SERVED,
     )

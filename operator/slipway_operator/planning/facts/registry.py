@@ -4,7 +4,6 @@ An alias may move while the registry cannot be reached. So the last version that
 failure changes nothing: what is not known is not guessed.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
@@ -15,15 +14,15 @@ from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.model.inputs import registry
 from slipway_operator.model.inputs.registry import RegistryFacts, RegistrySource, RegistryVersion
-from slipway_operator.planning.facts.recall import NO_FAULT
 from slipway_operator.planning.facts.situation import Situation
+from slipway_operator.planning.facts.verdicts import is_stated
+from slipway_operator.planning.facts.verdicts import verdicts as revision_verdicts
 
 NOT_RESOLVED, NOT_CONFIGURED, NOT_FOUND = "RegistryNotResolved", "RegistryNotConfigured", "RegistryNotFound"
 UNAVAILABLE, DENIED, NOT_SUPPORTED = "RegistryUnavailable", "RegistryAccessDenied", "RegistrySourceNotSupported"
 TOO_MANY = "RegistryLookupsExceeded"
 REASONS = (NOT_RESOLVED, NOT_CONFIGURED, NOT_FOUND, UNAVAILABLE, DENIED, NOT_SUPPORTED, TOO_MANY)
 PASSING = (NOT_RESOLVED, UNAVAILABLE, TOO_MANY)  # reasons that end without a person
-PROMOTED, REJECTED, ROLLED_BACK = "promoted", "rejected", "rolled-back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,7 @@ class VersionVerdict:
     verdict: str
     reason: str
     at: datetime
+    statement: str = ""  # the signed statement about the revision; empty while there is none
 
 
 def resolved(spec: Spec | Invalid, status: Status, observed: Observed) -> Spec | Invalid:
@@ -83,32 +83,14 @@ def uri_of(at: Situation, revision: str) -> str | None:
 
 def verdicts(status: Status, observed: Observed) -> tuple[VersionVerdict, ...]:
     """What rollouts concluded about versions, as the status has it; of one version the last word."""
-    found = {one.source: one for one in _verdicts(status, observed)}
-    return tuple(found.values())
-
-
-def _verdicts(status: Status, observed: Observed) -> Iterator[VersionVerdict]:
-    rollout, accuracy, stable = status.rollout, status.accuracy, status.stable_revision
-    # The first revision was compared with nothing.
-    promotion = next((one for one in reversed(status.decisions) if one.row == "promoted"), None)
-    # A status from a backup may have an older one, of another revision.
-    is_of_stable = promotion is not None and f"revision {stable} " in promotion.message
-    if promotion and is_of_stable and stable and status.previous_revision and (source := _source(stable, observed)):
-        yield VersionVerdict(source, PROMOTED, promotion.message, promotion.at)
-    rolled_back = (accuracy.rollback or "").partition("/")[0] if accuracy else ""
-    alarm = next((one for one in status.conditions if one.type == "AccuracyAlarm" and one.status == "True"), None)
-    if rolled_back and alarm and (source := _source(rolled_back, observed)):
-        yield VersionVerdict(source, ROLLED_BACK, alarm.message, alarm.last_transition_time)
-    abort = rollout.abort if rollout else None
-    if rollout and abort and abort.reason not in NO_FAULT and (source := _source(rollout.revision, observed)):
-        yield VersionVerdict(
-            source, REJECTED, f"revision {rollout.revision}: {abort.reason}: {abort.message}", abort.at
-        )
-
-
-def _source(revision: str, observed: Observed) -> RegistrySource | None:
-    snapshot = observed.snapshots.get(revision)
-    return snapshot.inputs.registry if snapshot else None
+    known: dict[RegistrySource, VersionVerdict] = {}
+    for one in revision_verdicts(status):
+        snapshot = observed.snapshots.get(one.revision)
+        source = snapshot.inputs.registry if snapshot else None
+        if snapshot and source:
+            statement = snapshot.statement if is_stated(snapshot.statement, one) else ""
+            known[source] = VersionVerdict(source, one.verdict, one.reason, one.at, statement)
+    return tuple(known.values())
 
 
 def _version(spec: Spec, status: Status, observed: Observed) -> RegistryVersion | None:

@@ -73,6 +73,12 @@ def _others(workload: Workload, wanted: Weights | None) -> list[Pod]:
     return [pod for pod in pods if pod.weights and pod.weights.digest != wanted.digest]
 
 
+def is_other(pod: Pod, snapshot: Snapshot | None) -> bool:
+    """Whether a pod loaded other bytes than those that are recorded with its revision."""
+    wanted = snapshot.weights if snapshot and snapshot.template_version >= FIRST_TEMPLATE else None
+    return bool(wanted and pod.weights and pod.weights.digest != wanted.digest)
+
+
 def _replica(pod: Pod) -> str:
     """Name of the replica that a pod belongs to: its group, or the pod itself."""
     return pod.group or pod.name

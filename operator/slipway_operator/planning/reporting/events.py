@@ -14,6 +14,7 @@ from slipway_operator.model.cluster.plan import Event, Evict
 from slipway_operator.planning.decided import Decided
 from slipway_operator.planning.facts import registry
 from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.reporting import standby_pods
 from slipway_operator.planning.scaling import objective
 
 
@@ -24,6 +25,7 @@ def movements(decided: Decided, at: Situation, renewed: Status, evicted: tuple[E
         *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: {item.why}") for item in evicted),
         *objective.events(at),
         *_scaled_and_shifted(at, decided.desired, decided.traffic),
+        *standby_pods.events(decided),
         *_drains(at, decided.desired, renewed.revisions),
         *_stable_lost(decided.course, at),
         *_abort_blocked(decided.course, at),

@@ -56,8 +56,8 @@ def _event(problem: Invalid) -> Event:
     match problem.reason:
         case admin_policy.NOT_ALLOWED:
             return Event("Warning", "NotAllowed", problem.message)
-        case admin_policy.UNKNOWN_TYPE:
-            return Event("Warning", "UnknownAcceleratorType", problem.message)
+        case admin_policy.UNKNOWN_TYPE | admin_policy.DEVICE_CONFLICT | needs.CLAIMS_NOT_SERVED:
+            return _event_of_devices(problem)
         case admin_policy.NO_NODE_CACHE:
             return Event("Warning", "ModelCacheNotConfigured", problem.message)
         case cluster.NOT_INSTALLED:
@@ -66,14 +66,21 @@ def _event(problem: Invalid) -> Event:
             return Event("Warning", "LeaderWorkerSetForbidden", problem.message)
         case adapter_spec.NO_DEPLOYMENT | adapter_spec.NO_ROOM:
             return Event("Warning", "AdapterNotServed", problem.message)
-        case needs.CLAIMS_NOT_SERVED:
-            return Event("Warning", "ResourceClaimsNotServed", problem.message)
     is_of_registry = problem.reason in registry.REASONS
     return (
         Event("Warning", "RegistryNotResolved", problem.message)
         if is_of_registry
         else Event("Warning", "InvalidSpec", problem.message)
     )
+
+
+def _event_of_devices(problem: Invalid) -> Event:
+    match problem.reason:
+        case admin_policy.UNKNOWN_TYPE:
+            return Event("Warning", "UnknownAcceleratorType", problem.message)
+        case admin_policy.DEVICE_CONFLICT:
+            return Event("Warning", "AcceleratorConflict", problem.message)
+    return Event("Warning", "ResourceClaimsNotServed", problem.message)
 
 
 def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tuple[Course, Situation] | None:

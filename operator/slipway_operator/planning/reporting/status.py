@@ -19,7 +19,7 @@ from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import accuracy, downloads, error_budget, groups, model_name, registry, weights
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.message import message
-from slipway_operator.planning.reporting import summary
+from slipway_operator.planning.reporting import standby_pods, summary
 from slipway_operator.planning.rollout import argo
 from slipway_operator.planning.scaling import objective
 from slipway_operator.planning.sizing import baseline
@@ -61,6 +61,7 @@ def status_of(decided: Decided, at: Situation, obj: Json, settings: PlanSettings
         autoscaling=objective.shown(at),
         accuracy=accuracy.counted(course, at),
         registry=registry.status_of(at),
+        standby=standby_pods.shown(decided, at),
         revisions=tuple(_revision_status(decided, at, name) for name in _listed(decided, at)),
         aborted_revisions=course.aborted,
         decisions=course.decisions,
@@ -108,6 +109,7 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
         # Only for retired ones: for the others it changes with every request, and each change would be a write.
         inflight=at.observed.inflight(name) if role == "old" else None,
         replica_set_uid=_uid(at, name),
+        standby_uid=_standby_uid(at, name),
         scale_down_at=scale_down_at(course, at, sizes, name, weight) if role == "old" else None,
         commit=(loaded.commit or None) if loaded else None,
         digest=loaded.digest if loaded else None,
@@ -127,6 +129,11 @@ def _listed(decided: Decided, at: Situation) -> list[str]:
 
 def _uid(at: Situation, name: str) -> str | None:
     workload = at.workload(name)
+    return workload.uid or None if workload else None
+
+
+def _standby_uid(at: Situation, name: str) -> str | None:
+    workload = at.observed.standby.get(name)
     return workload.uid or None if workload else None
 
 

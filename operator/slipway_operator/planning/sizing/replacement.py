@@ -72,17 +72,22 @@ def _replacement_is_late(course: Course, at: Situation) -> bool:
 
 
 def _evict(pod: Pod) -> Evict:
-    why = "its node is drained or unreachable" if pod.leaving else "spec.restartAt"
-    return Evict(pod.name, why, with_group=bool(pod.group), uid=pod.uid)
+    return Evict(pod.name, why_old(pod), with_group=bool(pod.group), uid=pod.uid)
+
+
+def why_old(pod: Pod) -> str:
+    """Why a pod is replaced."""
+    return "its node is drained or unreachable" if pod.leaving else "spec.restartAt"
 
 
 def _old_pods(course: Course, at: Situation, revision: str) -> list[Pod]:
     workload = at.workload(revision)
     idle = course.rollout is None and revision == course.stable and at.replicas > 0
-    return [pod for pod in workload.pods if _is_old(pod, at)] if idle and workload else []
+    return [pod for pod in workload.pods if is_old(pod, at)] if idle and workload else []
 
 
-def _is_old(pod: Pod, at: Situation) -> bool:
+def is_old(pod: Pod, at: Situation) -> bool:
+    """Whether a pod is older than spec.restartAt, or on a drained node."""
     moment = at.spec.restart_at
     restarted = moment is not None and pod.created_at < moment <= at.now and not at.holds
     return restarted or pod.leaving
