@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,9 +88,13 @@ def port(beta: Api) -> Iterator[int]:
 
 @pytest.fixture
 def webhook(beta_server: Path, beta: Api, port: int) -> Iterator[Webhook]:
-    """The running webhook, once the API server has v1beta1 from it."""
+    """The running webhook, once the API server has v1beta1 from it.
+
+    CRDs that a former test left serve v1beta1 at once, and an empty list needs no conversion: its port says more.
+    """
     made = Webhook(beta_server, port)
     made.start()
+    until(lambda: _is_open(port), "the webhook listens")
     for plural in conversion_webhook.PLURALS:
         until(
             lambda plural=plural: beta.get(f"/apis/slipway.dev/v1beta1/{plural}"),
@@ -98,6 +103,11 @@ def webhook(beta_server: Path, beta: Api, port: int) -> Iterator[Webhook]:
         )
     yield made
     made.stop()
+
+
+def _is_open(port: int) -> bool:
+    with contextlib.closing(socket.socket()) as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture

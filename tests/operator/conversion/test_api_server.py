@@ -91,7 +91,8 @@ def test_one_manager_may_apply_in_one_version_and_then_in_the_other(beta: Api, w
     assert gone.ok and "strategy" not in gone.body["spec"] and managers(gone.body) == {"git": "v1beta1"}
     taken = applied(beta, space, "v1alpha1", {**STORED_SPEC, "traffic": {"cache": {"mode": "Exact"}}}, "other")
     assert taken.ok, taken.message
-    conflict = applied(beta, space, "v1alpha1", STORED_SPEC | {"model": {"uri": "hf://org/b"}}, "other")
+    moved = STORED_SPEC | {"model": {"uri": "hf://org/b"}}
+    conflict = applied(beta, space, "v1alpha1", moved, "other", force="false")
     assert conflict.status == 409 and "git" in conflict.message
 
 
