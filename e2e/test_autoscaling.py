@@ -19,6 +19,7 @@ from e2e.autoscaling import BY_DEMAND, ENGINE, FEW, MOST, POD, Findings, at_leas
 from e2e.page import put_table
 from e2e.timeline import Timeline, violations
 from slipway_operator.manifests.autoscaler import CUSTOM, EXTERNAL
+from slipway_operator.metrics_api.release_loads import GATEWAY_IN_FLIGHT, OF_RELEASE
 from slipway_operator.model import quantity
 from testkit.cluster.api import KubeError
 from testkit.cluster.deployment import START_S, Deployment, Json, canary, model_of, weights_of
@@ -140,7 +141,10 @@ def test_every_series_is_read_and_the_autoscaler_is_healthy(
             resource, metric = name.split("/")
             some = f"*/{metric}?{label}" if resource == "pods" else f"{served.name}/{metric}"
             paths.append(f"{CUSTOM}/{version}/{place}/{resource}/{some}")
-    paths += [f"{EXTERNAL}/v1beta1/{place}/{name}?{label}" for name in metrics_of(served.kube, f"{EXTERNAL}/v1beta1")]
+    external = set(metrics_of(served.kube, f"{EXTERNAL}/v1beta1"))
+    assert external.issuperset(OF_RELEASE)
+    paths += [f"{EXTERNAL}/v1beta1/{place}/{name}?{label}" for name in external.difference(OF_RELEASE)]
+    paths.append(f"{EXTERNAL}/v1beta1/namespaces/{SYSTEM}/{GATEWAY_IN_FLIGHT}")  # without jobs: no lines
     rate = f"{CUSTOM}/v1beta2/{place}/pods/*/slipway_tokens_per_second?{label}"
     # Only an objective that acts publishes slipway_desired_replicas; this one follows another series.
     paths = [path for path in paths if "slipway_desired_replicas" not in path]

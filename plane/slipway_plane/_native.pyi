@@ -446,12 +446,51 @@ Endpoint = tuple[str, str, int, str, str]
 """URL, address, port, `Host`, and prefix of paths."""
 
 @final
+class PrefixRouting:
+    """What is known of prompts at endpoints, in both lanes: `balancing.prefix_affinity` of the gateway has the rules.
+
+    `hashes`: of a prompt's blocks, 16 bytes each; methods raise ValueError where they are not.
+    """
+
+    def __init__(self, max_blocks: int) -> None:
+        """`max_blocks`: remembered of all endpoints; 0: none."""
+
+    @property
+    def blocks(self) -> int: ...
+    def follow(self, urls: set[str]) -> None:
+        """Adopts the endpoints that there are: those that are gone are forgotten."""
+
+    def forget(self, url: str) -> None:
+        """An endpoint's cache is gone."""
+
+    def known(self, hashes: bytes, now_s: float) -> tuple[dict[str, int], dict[str, int]]:
+        """By URL, without zeros: bytes of a prompt that an endpoint has seen, and bytes of others that wait there."""
+
+    def matched_at(self, hashes: bytes, url: str) -> int:
+        """Bytes of a prompt that an endpoint has seen."""
+
+    def begin(self, hashes: bytes, size: int, owner: str, url: str) -> Prefill:
+        """An endpoint gets a prompt."""
+
+    def reported(self, url: str, header: bytes, now_s: float) -> None:
+        """A pod reported its load in this header of a response."""
+
+@final
+class Prefill:
+    """A prompt that an endpoint computes: `size` bytes of it wait there until `end`, or until this is gone."""
+
+    @property
+    def size(self) -> int: ...
+    def end(self) -> None: ...
+
+@final
 class LaneRoute:
     """A route for `Lane.publish`. `reason`: why its requests are Python's; empty: they are plain.
 
     `names`: by which requests name it. `backends`: revisions with their weights and endpoints. `forwarded`: credentials
     that servers get. `isolates`: an engine of its endpoints knows no tenants. `cache`: for how many seconds responses
-    are kept, and whether tenants get those of each other; None: none are. `is_paused`: the failsafe acts.
+    are kept, and whether tenants get those of each other; None: none are. `prefix_affinity`: endpoints that have seen
+    the beginning of a prompt are preferred. `is_paused`: the failsafe acts.
     `valid_for_s`: of its weights; None: for ever. Raises ValueError: a reason that metrics do not have, or a negative
     time.
     """
@@ -471,6 +510,7 @@ class LaneRoute:
         isolates: bool,
         generation: Generation | None,
         cache: tuple[float, bool] | None,
+        prefix_affinity: bool,
         is_paused: bool,
         valid_for_s: float | None,
     ) -> None: ...
@@ -506,6 +546,7 @@ class Lane:
         in_flight: Places,
         quotas: Quotas,
         spending: Spending,
+        prefixes: PrefixRouting,
         max_bytes: int,
         percentage: int,
         now_s: float,
@@ -707,6 +748,9 @@ class RevisionCounts:
 
     @property
     def saved(self) -> Saved: ...
+    @property
+    def prompt_bytes(self) -> tuple[int, int]:
+        """Bytes of prompts that their endpoints had seen, and of those that they had not."""
 
 @final
 class LogEntry:
@@ -828,6 +872,33 @@ class Recount:
     def hit(self) -> RecountedHit | None:
         """None: an endpoint answered."""
 
+    @property
+    def prompt(self) -> RecountedPrompt | None:
+        """None: it had no part in the choice of an endpoint."""
+
+@final
+class RecountedPrompt:
+    """A prompt, and the choice of its endpoint."""
+
+    @property
+    def hashes(self) -> bytes:
+        """Of all blocks, 16 bytes each."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def is_cached(self) -> bool:
+        """Whether its endpoint had most of it."""
+
+    @property
+    def pods(self) -> list[tuple[str, int, int, int]]:
+        """The endpoints among which it was chosen: URL, load, and bytes that it had of the prompt and that waited
+        there. None where there was one alone."""
+
+    @property
+    def url(self) -> str:
+        """The endpoint that got it."""
+
 @final
 class Paid:
     """What a tenant paid for a request. `table`: the publication of tenants by which it was found."""
@@ -896,6 +967,13 @@ class Begun:
     def take_reservation(self, tenant: str) -> tuple[Reservation | None, LimitHeaders] | None:
         """What it took from the limits of this tenant, which the caller settles; None: nothing. Its expected cost is no
         longer counted. Without a reservation it was counted with other gateways, by its id."""
+
+    @property
+    def was_cached(self) -> bool | None:
+        """Whether its endpoint had most of its prompt; None: that had no part in the choice."""
+
+    def take_prefill(self) -> Prefill | None:
+        """Its prompt at its endpoint, which is the caller's from here on; None: it has none."""
 
     def counted(self) -> None:
         """It no longer counts as in flight in this lane."""

@@ -12,6 +12,7 @@ use tokio::net::TcpStream as Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::balancing::in_flight::Flight;
+use crate::balancing::prefix_affinity::Prefill;
 use crate::limits::places::{Places, Refusal};
 use crate::serving::admission::Reserved;
 use crate::serving::bridge::Bridge;
@@ -89,6 +90,8 @@ pub struct Begun {
     /// Counts of it, which stay until Python has its own.
     pub in_flight: Option<Place>,
     pub flight: Option<Flight>,
+    /// Its prompt at its endpoint; None where that has no part in the choice of endpoints.
+    pub prefill: Option<Prefill>,
     /// What it took from the limits of its tenant.
     pub reserved: Option<Reserved>,
 }

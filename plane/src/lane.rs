@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision, RevisionCounts};
+use crate::balancing::prefix_affinity::PrefixRouting;
 use crate::caching::copies::{CacheRule, Copies};
 use crate::forwarding::poison::Suspects;
 use crate::forwarding::relay::EventRelay;
@@ -90,6 +91,7 @@ pub struct Compiled {
     pub generation: Option<Arc<GenerationSamples>>,
     /// None: it keeps no responses.
     pub cache: Option<CacheRule>,
+    pub prefix_affinity: bool,
     pub is_paused: bool,
     pub valid_for: Option<Duration>,
 }
@@ -101,6 +103,7 @@ pub struct InBoth {
     pub in_flight: Arc<Mutex<Places>>,
     pub quotas: Arc<Mutex<Quotas>>,
     pub spending: Arc<Mutex<Spending>>,
+    pub prefixes: Arc<PrefixRouting>,
 }
 
 /// What lives longer than a table.
@@ -119,6 +122,7 @@ pub struct Lane {
     pub in_flight: Arc<Mutex<Places>>,
     pub quotas: Arc<Mutex<Quotas>>,
     pub spending: Arc<Mutex<Spending>>,
+    pub prefixes: Arc<PrefixRouting>,
     /// Of requests that ended here.
     pub charges: Mutex<Charges>,
     /// Calls to the counters that gateways share.
@@ -175,6 +179,7 @@ impl Lane {
             in_flight: shared.in_flight,
             quotas: shared.quotas,
             spending: shared.spending,
+            prefixes: shared.prefixes,
             charges: Mutex::default(),
             waiting: Waiting::default(),
             copies: Mutex::default(),
@@ -394,7 +399,7 @@ impl Live {
         let activity = self.activities.entry(key).or_default().clone();
         let names = [one.name, one.model, one.id];
         let mut route = Route::new(names, one.salt, backends, served, one.forwarded, activity, one.generation);
-        (route.isolates, route.cache) = (one.isolates, one.cache);
+        (route.isolates, route.cache, route.prefix_affinity) = (one.isolates, one.cache, one.prefix_affinity);
         route.pause(one.is_paused);
         route.renew(one.valid_for.and_then(|left| Instant::now().checked_add(left)));
         route

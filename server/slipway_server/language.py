@@ -105,7 +105,11 @@ async def _accuracy_tokens(settings: ServerSettings, checkpoint: Checkpoint) -> 
 
 
 def _start(
-    settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int, accuracy_tokens: tuple[int, ...] = ()
+    settings: ServerSettings,
+    checkpoint: Checkpoint,
+    context_tokens: int,
+    accuracy_tokens: tuple[int, ...] = (),
+    draft: Checkpoint | None = None,
 ) -> Start:
     """What the engine's process is started with."""
     return Start(
@@ -144,7 +148,28 @@ def _start(
         num_speculative_tokens=settings.num_speculative_tokens,
         prompt_lookup_min=settings.prompt_lookup_min,
         prompt_lookup_max=settings.prompt_lookup_max,
+        draft_model=str(draft.folder) if draft else "",
+        draft_context_tokens=draft.context_tokens if draft else 0,
     )
+
+
+def draft_checkpoint(settings: ServerSettings) -> Checkpoint | None:
+    """That of the draft model; None without one. Raises CheckpointError."""
+    if settings.speculation != "draft":
+        return None
+    try:
+        return read(Path(settings.speculative_draft_model), task="generate")
+    except CheckpointError as error:
+        raise CheckpointError(f"--speculative-draft-model: {error}") from None
+
+
+def check_same_tokenizer(tokenizer: Tokenizer, draft: Checkpoint) -> None:
+    """Raises CheckpointError where the draft model's tokens are not the model's."""
+    if difference := tokenizer.difference_to(Tokenizer(draft.folder)):
+        raise CheckpointError(
+            f"--speculative-draft-model: {draft.folder.name} has another tokenizer than the model: {difference}. "
+            "Take a draft model of the same tokenizer."
+        )
 
 
 def base_names(settings: ServerSettings, checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -168,7 +193,8 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
     metrics.observe_adapters(adapters, settings.max_loras)
     health = Health(engine.heartbeat, settings.stall_timeout_s)
     lifecycle = EngineLifecycle(settings.served_model_name, health, metrics, settings.max_engine_restarts)
-    start = _start(settings, checkpoint, context_tokens, await _accuracy_tokens(settings, checkpoint))
+    draft = draft_checkpoint(settings)
+    start = _start(settings, checkpoint, context_tokens, await _accuracy_tokens(settings, checkpoint), draft)
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_task = asyncio.create_task(
         keep_running(
@@ -179,6 +205,9 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
     )
     await asyncio.sleep(0)
     environment.one_tokenizer_thread()
+    tokenizer = await asyncio.to_thread(Tokenizer, checkpoint.folder)
+    if draft:
+        await asyncio.to_thread(check_same_tokenizer, tokenizer, draft)
     template = TemplateSource.of(checkpoint.tokenizer_files)
     if template.missing:
         log.warning("no chat completions", extra={"reason": template.missing})
@@ -187,7 +216,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         version=settings.model_version,
         checkpoint=checkpoint,
         context_tokens=context_tokens,
-        tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
+        tokenizer=tokenizer,
         template=template,
         speculates=settings.speculation != "none",
         formats=select_formats(template.text, calls=settings.tool_call_parser, reasoning=settings.reasoning_parser),

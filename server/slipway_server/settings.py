@@ -141,10 +141,16 @@ class ServerSettings(ServingSettings):
         262_144,
         description="prompt tokens that may wait; more get 429; the last quarter is for tenants that have none waiting",
     )
-    speculation: Literal["none", "ngram"] = Field(
+    speculation: Literal["none", "ngram", "draft"] = Field(
         "none",
-        description="ngram: steps also verify tokens that followed the same tokens earlier in prompt or response, "
-        "where that gains time; the responses are the same",
+        description="steps also verify tokens that are likely to come, where that gains time; the responses are the "
+        "same. ngram: tokens that followed the same tokens earlier in prompt or response; draft: those of a second, "
+        "smaller model",
+    )
+    speculative_draft_model: Annotated[str, Flag("DIR")] = Field(
+        "",
+        validate_default=True,
+        description="with --speculation draft: folder of the smaller model, which must have the model's tokenizer",
     )
     num_speculative_tokens: Annotated[PositiveCount, Field(le=16)] = Field(
         6, description="with --speculation: the most tokens that a step verifies for a response beside its next one"
@@ -195,6 +201,17 @@ class ServerSettings(ServingSettings):
                 "remove one of the two"
             )
         return method
+
+    @field_validator("speculative_draft_model")
+    @classmethod
+    def _drafts_by_a_model(cls, folder: str, info: ValidationInfo) -> str:
+        if (method := info.data.get("speculation")) and (method == "draft") != bool(folder):
+            raise ValueError(
+                "--speculation draft needs the folder of a draft model"
+                if method == "draft"
+                else f"it is for --speculation draft, not {method}"
+            )
+        return folder
 
     @field_validator("prompt_lookup_max")
     @classmethod

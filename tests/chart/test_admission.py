@@ -29,6 +29,7 @@ PREFIXES = {
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
     "ClusterRole": (RBAC, "clusterroles"),
     "ClusterRoleBinding": (RBAC, "clusterrolebindings"),
     "Role": (RBAC, "roles"),

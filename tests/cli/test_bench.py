@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
+from slipway_cli.bench.load import Load, Window
 from slipway_cli.commands.root import cli
 from slipway_cli.sizing import report
 from tests.gateway.harness import Gateway, Upstream, gateway, upstream
@@ -216,8 +218,25 @@ async def test_a_classic_model_is_measured_by_latency(tmp_path: Path) -> None:
     assert "million" not in answered.stdout
 
 
+@pytest.mark.parametrize("ticks", range(4))
+async def test_an_interruption_that_comes_with_a_change_is_not_lost(ticks: int) -> None:
+    """`asyncio.wait_for` loses it before Python 3.12."""
+    async with asyncio.TaskGroup() as group:
+        load, window = Load(group, cast(Any, None), 1, math.inf), Window(1, 1.0)
+        waiting = group.create_task(load._change(window, 60))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        window.changed.set()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        has_ended = waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert has_ended or waiting.cancelled()
+
+
 async def test_an_interruption_prints_what_there_is(tmp_path: Path) -> None:
-    engine = Engine(slots=2, wait_s=1000)  # a later step has no end
+    engine = Engine(slots=64, wait_s=20)
     async with serving(engine.serve) as (edge, _):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "slipway_cli", "bench", "--url", edge.url, "--model", "default/chat"),
@@ -231,6 +250,7 @@ async def test_an_interruption_prints_what_there_is(tmp_path: Path) -> None:
         async for line in process.stderr:
             if line.startswith(b"1 in progress"):
                 break
+        engine.slots = 0  # the next step takes longer than the signal
         process.send_signal(signal.SIGINT)
         output, _ = await process.communicate()
     assert process.returncode == 130

@@ -82,6 +82,14 @@ def test_server_starts_with_one_bound_of_a_lookup(field: str, value: int) -> Non
     assert (settings.speculation, settings.prompt_lookup_min, settings.prompt_lookup_max) == ("ngram", value, value)
 
 
+def test_server_parses_the_arguments_of_a_pod_with_a_draft_model() -> None:
+    inputs = parse_inputs({"model": {"uri": "hf://org/m", "draft": {"uri": "hf://org/small"}}}, "m")
+    settings = parsed(
+        ServerSettings.parse, slipway.profile(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)).args
+    )
+    assert (settings.speculation, settings.speculative_draft_model) == ("draft", "/mnt/models/draft")
+
+
 @pytest.mark.parametrize("field", ["task", "format", "dtype"])
 def test_server_knows_every_choice_of_the_crd(field: str) -> None:
     choices = next(node["enum"] for path, node in walk() if path == f"spec.model.{field}")

@@ -25,6 +25,13 @@ def _speculating(engine: str, **fields: Any) -> Change:
     return _engine(type=engine, image=image, speculation={"method": "ngram", **fields})
 
 
+def _drafting(draft: dict[str, Any], **more: Any) -> Change:
+    return {"model": {"draft": draft}, **more}
+
+
+DRAFT = {"uri": "hf://org/small"}
+
+
 def _custom(**fields: Any) -> Change:
     return _engine(type="custom", image="ghcr.io/ggml-org/llama.cpp:server", **fields)
 
@@ -38,6 +45,79 @@ def _metrics(**fields: Any) -> Change:
 
 
 CEL_CASES = (
+    Case(
+        "draft model and method",
+        "spec.engine.speculation.method: draft and spec.model.draft go together",
+        bad=(_drafting(DRAFT, **_engine(speculation={"method": "ngram"})), _engine(speculation={"method": "draft"})),
+        good=(
+            _drafting(DRAFT),
+            _drafting(DRAFT, **_engine(speculation={"method": "draft", "numSpeculativeTokens": 3})),
+            _drafting(DRAFT, **_vllm()),
+        ),
+    ),
+    Case(
+        "draft model of a model without text",
+        "spec.model.draft is for models that generate text, and not for the engine type custom",
+        bad=(
+            {"model": {"draft": DRAFT, "task": "embed"}},
+            {"model": {"draft": DRAFT, "task": "predict"}},
+            _drafting(DRAFT, **_custom()),
+        ),
+        good=({"model": {"draft": DRAFT, "task": "generate"}}, {"model": {"draft": DRAFT, "task": "auto"}}),
+    ),
+    Case(
+        "draft model and flags",
+        "spec.engine.args must not set flags of speculative decoding beside spec.model.draft",
+        bad=tuple(
+            _drafting(DRAFT, **_vllm(argument))
+            for argument in ("--speculative-config={}", "--speculation", "--num-speculative-tokens=3", "-sc")
+        ),
+        good=(_drafting(DRAFT, **_vllm("--seed=1")),),
+    ),
+    Case(
+        "draft model's source",
+        "spec.model.draft.uri must start with hf://, https://, s3://, gs://, az:// or oci://",
+        bad=tuple(
+            _drafting({"uri": uri}) for uri in ("org/small", "pvc://claim/m", "file:///m", "models:/m/3", "hf://")
+        ),
+        good=tuple(
+            _drafting({"uri": uri})
+            for uri in ("https://host/m.tar", "s3://bucket/m", "gs://bucket/m", "az://box/m", "oci://h/r:1")
+        ),
+    ),
+    Case(
+        "draft model's repository",
+        "an hf:// uri names one repository: write hf://org/model, and a branch or commit in spec.model.draft.revision",
+        bad=tuple(_drafting({"uri": uri}) for uri in ("hf://small", "hf://org/small/more", "hf://org/small@main")),
+        good=(_drafting({**DRAFT, "revision": "main"}),),
+    ),
+    Case(
+        "draft model's path",
+        "spec.model.draft.uri must not contain '..'",
+        bad=(_drafting({"uri": "s3://bucket/a/../b"}), _drafting({"uri": "https://host/.."})),
+        good=(_drafting({"uri": "s3://bucket/a..b"}),),
+    ),
+    Case(
+        "draft model's credentials",
+        "spec.model.draft.uri must not hold credentials",
+        bad=(_drafting({"uri": "https://user:word@host/m.tar"}),),
+        good=(_drafting({"uri": "https://host/a@b/m.tar"}),),
+    ),
+    Case(
+        "draft model's tag",
+        "spec.model.draft.revision does not go with oci://",
+        bad=(_drafting({"uri": "oci://h/r:v1", "revision": "v1"}),),
+        good=(_drafting({"uri": "oci://h/r:v1"}),),
+    ),
+    Case(
+        "lookups of a draft model",
+        "spec.engine.speculation.promptLookupMin and promptLookupMax are for method: ngram",
+        bad=(
+            _drafting(DRAFT, **_engine(speculation={"method": "draft", "promptLookupMin": 2})),
+            _drafting(DRAFT, **_engine(speculation={"method": "draft", "promptLookupMax": 4})),
+        ),
+        good=(_engine(speculation={"method": "ngram", "promptLookupMin": 2}),),
+    ),
     Case(
         "accelerator.count of one for slipway",
         "spec.resources.accelerator.count must be 1 for the engine type slipway",
@@ -238,6 +318,18 @@ CEL_CASES = (
 )
 
 SCHEMA_CASES = (
+    Case(
+        "model.draft.uri",
+        "spec.model.draft.uri",
+        bad=(_drafting({"uri": ""}), _drafting({"uri": "https://host/" + "a" * 2048}), _drafting({})),
+        good=(_drafting(DRAFT),),
+    ),
+    Case(
+        "model.draft.revision",
+        "spec.model.draft.revision",
+        bad=(_drafting({**DRAFT, "revision": ""}), _drafting({**DRAFT, "revision": "a" * 257})),
+        good=(_drafting({**DRAFT, "revision": "a" * 256}),),
+    ),
     Case(
         "engine.toolParser",
         "spec.engine.toolParser",

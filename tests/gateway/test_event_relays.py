@@ -361,6 +361,30 @@ async def test_a_client_that_leaves_ends_the_request_of_its_server() -> None:
         assert plane.budget.used_bytes == 0
 
 
+async def test_a_client_that_hangs_up_behind_the_last_event_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI's clients do: it may come before Python sees that the data plane has sent that event."""
+
+    async def unended(request: web.Request) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await out.prepare(request)
+        for part in (*FIRST, *LAST):
+            await out.write(part)
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(60)
+        return out
+
+    async with gates(unended) as (_, plane, _):
+        monkeypatch.setattr(event_relays.EventRelays, "paused", lambda relays, ids: None)
+        response = await plane.post(BODY)
+        received = b""
+        while not received.endswith(DONE):
+            received += await response.content.readany()
+        response.close()
+        await until_async(lambda: bool(plane.outcomes()))
+        assert plane.outcomes() == {"ok": 1}
+        assert ends(plane) == {"stopped": 1}, "Python saw no pause"
+
+
 async def test_a_client_that_does_not_read_is_disconnected_and_holds_its_server_up() -> None:
     async with gates(endless, stall_timeout_s=0.5) as (_, plane, server):
         reader, writer = await asyncio.open_connection("127.0.0.1", plane.runner.addresses[0][1], limit=1024)

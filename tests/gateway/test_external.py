@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -440,3 +441,31 @@ def test_a_provider_gets_no_field_that_this_gateway_adds_for_engines() -> None:
     )
     sent = json.loads(provider_request.body_of(body, "b"))
     assert sent == {"model": "b", "prompt": "return_token_ids", "top_k": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b'{"return_token_ids" : true , "model":"a"}', {"model": "b"}),
+        (b'{"model":"a" , \n "return_token_ids":\ttrue\n}', {"model": "b"}),
+        (b'{"model":"a","prompt":"\\"return_token_ids\\": 1","return_token_ids":{"b":[1,2]}}', None),
+        (b'{"model":"a","metadata":{"return_token_ids":1}}', {"model": "b", "metadata": {"return_token_ids": 1}}),
+        (b'{"return_token_ids":1,"model":"a","return_token_ids":2}', {"model": "b", "return_token_ids": 2}),
+    ],
+)
+def test_a_field_of_engines_is_cut_out_at_any_place(body: bytes, sent: dict[str, Any] | None) -> None:
+    expected = sent or {"model": "b", "prompt": '"return_token_ids": 1'}
+    assert json.loads(provider_request.body_of(body, "b")) == expected
+
+
+def test_a_body_of_many_members_is_not_read_for_a_provider() -> None:
+    members = b",".join(b'"%d":0' % index for index in range(400_000))
+    body = b'{"model":"a",%b,"return_token_ids":true}' % members
+    tracemalloc.start()
+    try:
+        sent = provider_request.body_of(body, "b")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sent == b'{"model":"b",%b}' % members
+    assert peak_bytes < 4 * len(body)

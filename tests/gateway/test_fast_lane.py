@@ -20,6 +20,8 @@ from opentelemetry.trace import SpanKind
 from slipway_contracts.guards import GuardSpec
 from slipway_contracts.route_table import HeaderMatch, HeaderRoute, InferenceLogSample, MirrorRoute, ResponseCache
 from slipway_contracts.service_levels import ServiceLevels
+from slipway_gateway.balancing.endpoint_picker import LeastLoad, PrefixAffinity
+from slipway_gateway.balancing.prompt_blocks import PromptBlocks
 from slipway_gateway.fast_lane.table import why_python
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_plane import NATIVE, WHY_MISSING
@@ -118,6 +120,16 @@ def reasons(gate: Gateway) -> dict[str, int]:
         for sample in family.samples:
             if sample.name == "slipway_gateway_handovers_total":
                 found[sample.labels["reason"]] = found.get(sample.labels["reason"], 0) + int(sample.value)
+    return found
+
+
+def recounts(gate: Gateway) -> dict[str, int]:
+    """Requests that Python counted again, by what differed."""
+    found = {}
+    for family in gate.metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "slipway_gateway_recounts_total":
+                found[sample.labels["result"]] = int(sample.value)
     return found
 
 
@@ -596,23 +608,15 @@ async def test_lines_of_the_access_log_are_alike() -> None:
 async def test_a_sample_is_counted_again_and_a_difference_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipway_gateway.fast_lane.lane.RECOUNT_ONE_IN", 1)
 
-    def results(gate: Gateway) -> dict[str, int]:
-        found = {}
-        for family in gate.metrics.registry.collect():
-            for sample in family.samples:
-                if sample.name == "slipway_gateway_recounts_total":
-                    found[sample.labels["result"]] = int(sample.value)
-        return found
-
     async with two_lanes("new", "old") as (_, gate, _):
         for n in range(10):
             headers = {"X-Session-Id": f"s{n}"} if n % 2 else {"Authorization": f"Bearer k{n}"}
             await (await gate.post({"model": "chat", "user": f"u{n}"}, headers=headers)).read()
         await (await gate.post({"rows": 1}, "/v2/models/chat/infer")).read()
-        await until_async(lambda: results(gate) == {"same": 11})
+        await until_async(lambda: recounts(gate) == {"same": 11})
         monkeypatch.setattr("slipway_gateway.fast_lane.recount.assign_revision", lambda route, key: "other")
         await (await gate.post()).read()
-        await until_async(lambda: results(gate) == {"same": 11, "revision": 1})
+        await until_async(lambda: recounts(gate) == {"same": 11, "revision": 1})
         # From now on all requests are Python's, and the report says why.
         before = fast(gate)
         assert (await gate.post()).status == 200 and fast(gate) == before
@@ -744,7 +748,6 @@ async def test_each_need_of_a_route_leaves_it_to_python() -> None:
         ({"feedback": True}, "feedback"),
         ({"predictions": True}, "predictions"),
         ({"slo": ServiceLevels(latency_milliseconds=2000)}, "objectives"),
-        ({"prefix_affinity": True}, "prefix_affinity"),
         ({"fallback": ("other",)}, "fallback"),
         ({"base": "default/base"}, "adapter"),
         ({"guards": (GuardSpec("words", ("Input",), failure_policy="Ignore"),)}, "guards"),
@@ -760,6 +763,121 @@ async def test_the_lane_knows_every_reason_why_a_route_is_pythons(changes: dict[
         gate.balancer.publish(replace(table, routes={route.name: route}, models={"chat": route}))
         await gate.post()
         assert reasons(gate) == {reason: 1}
+
+
+def affine(gate: Gateway, *servers: Upstream) -> None:
+    """The route prefers endpoints that have seen the beginning of a prompt."""
+    gate.generation += 1
+    table = harness.table(gate.generation, ("rev", 100, [server.url for server in servers]))
+    route = replace(table.routes["default/chat"], prefix_affinity=True)
+    gate.balancer.publish(replace(table, routes={route.name: route}, models={"chat": route}))
+
+
+def prompted(question: str, **fields: Any) -> dict[str, Any]:
+    system = "You answer questions on the handbook of a shop. " * 60
+    return {"model": "chat", "messages": [{"role": "system", "content": f"{system}{question}"}]} | fields
+
+
+@contextlib.asynccontextmanager
+async def three_endpoints() -> AsyncIterator[tuple[Gateway, Gateway, list[Upstream]]]:
+    """A gateway in Python alone and one with the fast lane, of a route with prefix affinity."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(upstream(answer)) for _ in range(3)]
+        gates = [await stack.enter_async_context(harness.gateway(plane=plane)) for plane in ("off", "required")]
+        for gate in gates:
+            affine(gate, *servers)
+        yield gates[0], gates[1], servers
+
+
+async def test_prompts_with_one_beginning_go_to_one_endpoint_from_both_lanes() -> None:
+    """What came by Python is known to the fast lane, and the reverse: streams are Python's."""
+    async with three_endpoints() as (_, gate, servers):
+        for n in range(8):
+            stream = n in (0, 3)
+            want = {"x-want": "stream"} if stream else {}
+            sent = await gate.post(prompted(f"{n}", stream=stream), headers={"X-Session-Id": f"s{n}", **want})
+            await sent.read()
+        assert sorted(len(server.seen) for server in servers) == [0, 0, 8]
+        assert reasons(gate).pop("stream") == 2
+        assert 0 < fast(gate) <= 6  # a busy machine may take longer than the lane waits
+
+
+def prompts_counted(gate: Gateway) -> tuple[list[float | None], dict[str, int]]:
+    """Bytes of prompts that were seen and not, and requests by stratum."""
+    of_route = {"model": "chat", "revision": "rev"}
+    value = gate.metrics.registry.get_sample_value
+    seen = [value("slipway_gateway_prompt_bytes_total", of_route | {"seen": which}) for which in ("yes", "no")]
+    (sample,) = report(gate)["samples"]
+    return seen, sample["revisions"]["rev"]["slow"]["e2e"]
+
+
+@pytest.mark.parametrize("want", ["", "slow", "long", "close"])
+async def test_prompts_count_alike_in_both_lanes(want: str) -> None:
+    """Also where Python goes on with a request: it counts a prompt once, and in the stratum in which it was sent."""
+    async with three_endpoints() as (python, both, servers):
+        made = []
+        for gate in (python, both):
+            for n in range(3):
+                sent = await gate.post(prompted(f"{n}"), headers={"x-want": want if n else "", "X-Session-Id": f"s{n}"})
+                await sent.read()
+            await until_async(lambda gate=gate: sum(gate.outcomes().values()) == 3)  # type: ignore[misc]
+            served = [len(server.seen) for server in servers]
+            made.append((prompts_counted(gate), gate.balancer.prefixes.blocks, served))
+            for server in servers:
+                assert all(one.headers["Endpoint-Load-Metrics-Format"] == "TEXT" for one in server.seen)
+                server.seen.clear()
+        assert made[0] == made[1]
+        assert made[1][0][1] == {"b<4k,whole": 1, "b<4k,whole,cached": 2}
+        policy = both.balancer.prefixes.picker(PromptBlocks((), 0), LeastLoad())
+        assert isinstance(policy, PrefixAffinity)
+        assert policy.waiting == {}
+
+
+async def test_choices_by_prompts_are_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks and endpoint of each request; an endpoint that Python would not have chosen is found."""
+    monkeypatch.setattr("slipway_gateway.fast_lane.lane.RECOUNT_ONE_IN", 1)
+    async with three_endpoints() as (_, gate, _):
+        for n in range(20):
+            headers = {"Authorization": f"Bearer sk-{n % 2}"} if n % 3 else {"X-Session-Id": f"s{n}"}
+            fields: dict[str, Any] = {"cache_salt": f"{n % 2}"} if n % 4 else {}
+            await (await gate.post(prompted(f"{n}", **fields), headers=headers)).read()
+        await until_async(lambda: recounts(gate) == {"same": fast(gate)} and fast(gate) > 0)
+        monkeypatch.setattr("slipway_gateway.balancing.endpoint_picker.PrefixAffinity.pick", lambda *_: "another")
+        before = fast(gate)
+        while fast(gate) == before:
+            await (await gate.post(prompted("last"))).read()
+        await until_async(lambda: recounts(gate).get("endpoint") == 1)
+
+
+async def test_an_endpoint_with_prompts_ahead_is_passed_over_in_both_lanes() -> None:
+    """By what the lane itself has sent, and by what pods report with responses."""
+    release = asyncio.Event()
+
+    async def loaded(request: web.Request) -> web.StreamResponse:
+        want = request.headers.get("x-want")
+        if want == "hold":
+            await release.wait()
+        tokens = 9000 if want == "report" else 0
+        headers = {"Endpoint-Load-Metrics": f"TEXT named_metrics.waiting_prompt_tokens={tokens}"}
+        return web.json_response(ANSWER, headers=headers)
+
+    async with upstream(loaded) as a, upstream(loaded) as b, harness.gateway(plane="required") as gate:
+        affine(gate, a, b)
+        await gate.post(prompted("first"))
+        known, other = (a, b) if a.seen else (b, a)
+        holding = asyncio.create_task(gate.post(prompted("second" * 2000), headers={"x-want": "hold"}))
+        await until_async(lambda: len(known.seen) == 2)
+        # Its prompt waits there, and costs more than to compute the beginning again.
+        await gate.post(prompted("third"))
+        assert len(other.seen) == 1
+        release.set()
+        assert (await holding).status == 200
+        affine(gate, known)
+        answered = await gate.post(prompted("fourth"), headers={"x-want": "report"})
+        assert "Endpoint-Load-Metrics" not in answered.headers
+        assert gate.edge.lane is not None
+        _, waiting = gate.edge.lane.prefixes.known(b"", 0.0)
+        assert waiting == {known.url: 36_000}
 
 
 async def test_a_route_with_a_cache_is_pythons_where_the_lane_has_no_copies() -> None:

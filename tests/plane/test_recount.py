@@ -51,6 +51,7 @@ def numbers() -> tuple[dict[str, Any], list[dict[str, int]], dict[str, Any]]:
         "fast": 2,
         "looks": 2,
         "running": 0,
+        "waiting_prompts": 0,
         "drained_s": 10.0,
         "ledger": [{"tenant": "free", "model": PAID, "input_tokens": 21, "output_tokens": 15}],
         "routes": {f"default/{model}": {"r1": {"requests": 4 * (model == PAID)}} for model in (PAID, "plain")},
@@ -74,6 +75,7 @@ WRONG: dict[str, Callable[[dict[str, Any], list[dict[str, int]], dict[str, Any]]
         recounts_total=[[{"result": "usage"}, 1.0]]
     ),
     "a request that was not counted again": lambda _, __, gateway: gateway.update(looks=1),
+    "a prompt that waits for ever": lambda _, __, gateway: gateway.update(waiting_prompts=9),
     "a panic": lambda _, __, gateway: gateway["metrics"].update(plane_failures_total=[[{"kind": "panic"}, 1.0]]),
     "a place that was not given back": lambda _, __, gateway: gateway["metrics"].update(inflight=[[{}, 1.0]]),
     "a request that runs for ever": lambda _, __, gateway: gateway.update(running=1),

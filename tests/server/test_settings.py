@@ -51,6 +51,11 @@ def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
             ["--async-scheduling", "on", "--speculation", "ngram"],
             "--speculation: drafts continue tokens that are known, and with --async-scheduling on a step begins before",
         ),
+        (
+            ["--speculation", "draft"],
+            "--speculative-draft-model: --speculation draft needs the folder of a draft model",
+        ),
+        (["--speculative-draft-model", "d"], "--speculative-draft-model: it is for --speculation draft, not none"),
         (["--prompt-lookup-min", "9"], "--prompt-lookup-max: 8 is less than --prompt-lookup-min 9"),
         (["--num-speculative-tokens", "17"], "--num-speculative-tokens: '17' is more than 16"),
         (["--max-num-seqs", "0"], "--max-num-seqs: '0' is less than 1"),

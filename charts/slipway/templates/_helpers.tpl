@@ -13,7 +13,7 @@
 {{/* PriorityClass of standby pods; empty: that of the other pods. It is cluster-scoped, so its name carries the release's namespace. */}}
 {{- define "slipway.standbyPriorityClass" -}}
 {{- $class := .Values.server.standbyPriorityClass -}}
-{{- if $class.create -}}
+{{- if and $class.create (not .Values.rbac.namespaces) -}}
 {{- default (printf "%s-%s-standby" .Release.Namespace (include "slipway.fullname" .)) $class.name -}}
 {{- else -}}
 {{- $class.name -}}

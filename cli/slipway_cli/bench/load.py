@@ -119,8 +119,10 @@ class Load:
 
     async def _change(self, window: Window, seconds: float) -> None:
         window.changed.clear()
+        # No `wait_for`: before Python 3.12 it loses an interruption that comes together with the change.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(window.changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await window.changed.wait()
 
     def _are_there_clients(self) -> bool:
         return any(not client.done() for client in self._clients.values())

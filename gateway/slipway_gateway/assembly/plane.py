@@ -13,7 +13,7 @@ from ..serving.admission import Admission
 from ..serving.api import PublicApi
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
-from .forwarding import max_cache_bytes, max_sessions
+from .forwarding import max_cache_bytes, max_prefix_blocks, max_sessions
 
 
 def join_lane(
@@ -39,6 +39,7 @@ def join_lane(
         metrics,
         budget_bytes=edge.budget.limit_bytes,
         max_sessions=max_sessions(settings),
+        max_prefix_blocks=max_prefix_blocks(settings),
         logs=edge.access_log.is_on,
         trace_share=edge.traces.share,
         tenants=partial(_tenants_of, authenticator, edge.admission),

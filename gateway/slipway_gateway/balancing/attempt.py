@@ -6,7 +6,6 @@ from typing import Protocol
 from ..judging.outcome import OutcomeRecorder
 from ..routing.router import RouteEndpoint
 from .failsafe import AttemptResult
-from .prefix_affinity import Prefill
 
 
 @dataclass(slots=True)
@@ -30,6 +29,12 @@ class AttemptObserver(Protocol):
     def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts, tenant: str) -> None: ...
 
 
+class PrefillCount(Protocol):
+    """A prompt that an endpoint computes; `Prefill` and the data plane's are ones."""
+
+    def end(self) -> None: ...
+
+
 class Attempt:
     """One attempt at one endpoint: counted as in flight from creation to `release`."""
 
@@ -43,7 +48,7 @@ class Attempt:
         recorder: OutcomeRecorder | None = None,
         client: str = "",
         tenant: str = "",
-        prefill: Prefill | None = None,
+        prefill: PrefillCount | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._tenant = tenant

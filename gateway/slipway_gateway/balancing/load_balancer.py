@@ -35,6 +35,7 @@ from .prompt_blocks import PromptBlocks
 from .published_table import PublishedTable
 from .retry_budgets import RetryBudgets
 from .service import RouteServices
+from .shared_prefixes import SharedPrefixRouting
 from .spares import Spares
 from .usage_reports import UsageReports
 
@@ -86,7 +87,7 @@ class LoadBalancer:
         self.overloads = Overloads(clock)
         metrics.overloaded.set_function(lambda: self.overloads.overloaded)
         self.spares = Spares()
-        self.prefixes = PrefixRouting(max_prefix_blocks, clock)
+        self.prefixes: PrefixRouting | SharedPrefixRouting = PrefixRouting(max_prefix_blocks, clock)
         metrics.prefix_blocks.set_function(lambda: self.prefixes.blocks)
         self.objectives = Objectives()
         self.accuracy = Accuracy()
@@ -108,6 +109,7 @@ class LoadBalancer:
     def join(self, lane: "FastLane") -> None:
         """The fast lane serves plain requests of this balancer's table. Must come before the first table."""
         self._lane = lane
+        self.prefixes = lane.recounter.prompts = SharedPrefixRouting(lane.prefixes, self._clock)
         self.in_flight.join(lane.native)
         self.failsafe.join(lane.native)
         self.ejection.join(lane.native.eject)
@@ -340,11 +342,13 @@ class LoadBalancer:
         client: str = "",
         tenant: str = "",
         prompt: PromptBlocks | None = None,
+        begun: "_native.Begun | None" = None,
     ) -> Attempt:
+        """An attempt begins. `begun`: the fast lane began it."""
         counts = self.in_flight.add(endpoint, first=first, tenant=tenant)
         prefill = None
         if prompt is not None:
-            prefill = self.prefixes.begin(prompt, endpoint.url)
+            prefill = (begun.take_prefill() if begun else None) or self.prefixes.begin(prompt, endpoint.url)
             self.metrics.prompt_sent(endpoint.model, endpoint.revision, prompt.size - prefill.size, prefill.size)
         return Attempt(
             self, endpoint, counts, first=first, recorder=recorder, client=client, tenant=tenant, prefill=prefill

@@ -51,6 +51,12 @@ class _Report:
     at_s: float
 
 
+def affine_endpoints(table: RouteTable) -> set[str]:
+    """URLs of the endpoints of all routes with prefix affinity."""
+    affine = {route.name for route in table.routes.values() if route.prefix_affinity}
+    return {url for (name, _), urls in table.endpoints.items() if name in affine for url in urls}
+
+
 class PrefixRouting:
     """Prompts of the routes with prefix affinity. `max_blocks`: remembered of all endpoints; 0: none."""
 
@@ -68,8 +74,7 @@ class PrefixRouting:
 
     def follow(self, table: RouteTable) -> None:
         """Adopts a new table: endpoints that are gone are forgotten."""
-        affine = {route.name for route in table.routes.values() if route.prefix_affinity}
-        endpoints = {url for (name, _), urls in table.endpoints.items() if name in affine for url in urls}
+        endpoints = affine_endpoints(table)
         self._index.follow(endpoints)
         self._reports = {url: report for url, report in self._reports.items() if url in endpoints}
 

@@ -5,12 +5,19 @@ texts give equal tokens, so no tokenizer is needed; llm-d and SGLang's router do
 of a conversation again in each turn, byte for byte.
 """
 
+import hashlib
 from collections.abc import Sequence
 from itertools import accumulate, repeat
 
 import msgspec
 
 from slipway_process.chained_hash import chained_hash, encode_fields
+
+from ..routing.router import assign_revision
+from ..routing.table import Route
+from ..wire.json_values import is_null
+from ..wire.request_fields import RequestFields
+from ..wire.responses import is_text_path
 
 # So many blocks of a size, the short ones first: a long prompt costs no more hashes than this, and what is left of the
 # last block that differs stays a small part of it. A token has some four bytes.
@@ -34,6 +41,20 @@ class PromptBlocks(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The same for all prompts that begin alike, in every gateway; empty for a prompt below one block."""
         return self.hashes[0].hex() if self.hashes else ""
+
+
+def prompt_of(path: str, fields: RequestFields, route: Route, tenant: str, key: str) -> PromptBlocks | None:
+    """The prompt of a request by which its endpoint is chosen; None where the route does not want that.
+
+    `tenant`: the pseudonym that servers get: they share no cache between tenants. `key`: its sticky key: pods have two
+    revisions of an adapter, and what one has seen is of no use to the other.
+    """
+    if not route.prefix_affinity or not is_text_path(path):
+        return None
+    parts = (fields.tools, fields.instructions, fields.messages, fields.prompt, fields.input)
+    salt = "" if is_null(fields.cache_salt) else hashlib.sha256(fields.cache_salt).hexdigest()
+    scope = f"{route.name} {assign_revision(route, key)} {salt}" if route.base else f"{route.name} {salt}"
+    return blocks_of(parts, owner=tenant, scope=scope)
 
 
 def blocks_of(parts: Sequence[bytes], *, owner: str = "", scope: str = "") -> PromptBlocks:

@@ -6,7 +6,7 @@ from msgspec import Raw
 from slipway_contracts.resilience import ExternalTarget
 
 from ..wire import members
-from ..wire.json_values import UNREADABLE
+from ..wire.json_values import ABSENT, UNREADABLE
 
 # Paths that OpenAI's API has, behind its base URL.
 PATHS = {
@@ -16,17 +16,21 @@ PATHS = {
 }
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _LONGEST_KEY = 8 << 10
-# What requests to engines have from this gateway, where a client's own API has more than OpenAI's. Providers that check
-# their fields refuse them.
-_OF_ENGINES = ("return_token_ids", "include_stop_str_in_output")
+
+
+class _OfEngines(msgspec.Struct):
+    """What requests to engines have from this gateway, where a client's own API has more than OpenAI's. Providers that
+    check their fields refuse it."""
+
+    return_token_ids: Raw = ABSENT
+    include_stop_str_in_output: Raw = ABSENT
 
 
 class _Model(msgspec.Struct):
     model: Raw
 
 
-_MODEL = msgspec.json.Decoder(_Model)
-_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+_MODEL, _OF_ENGINES = msgspec.json.Decoder(_Model), msgspec.json.Decoder(_OfEngines)
 # Its members are skipped: a provider may send any number of them.
 _OBJECT = msgspec.json.Decoder(msgspec.defstruct("AnyObject", []))
 
@@ -37,12 +41,16 @@ def url_of(target: ExternalTarget, path: str) -> str:
 
 
 def body_of(body: bytes, model: str) -> bytes:
-    """The body with another model name, and without what providers refuse. `body`: a JSON object with a model."""
+    """The body with another model name, and without what providers refuse. `body`: a JSON object with a model.
+
+    A client that writes a field of engines twice, or with escapes in its name, gets the provider's own refusal.
+    """
     named = members.with_member(body, b"model", msgspec.json.encode(model), bytes(_MODEL.decode(body).model))
-    if not any(field.encode() in named for field in _OF_ENGINES):
-        return named
-    fields = _FIELDS.decode(named)
-    return msgspec.json.encode({name: value for name, value in fields.items() if name not in _OF_ENGINES})
+    for field in _OfEngines.__struct_fields__:
+        value = getattr(_OF_ENGINES.decode(named), field)
+        if value is not ABSENT:
+            named = members.without_member(named, field.encode(), value)
+    return named
 
 
 def headers_of(key: str, *, stream: bool) -> dict[str, str]:

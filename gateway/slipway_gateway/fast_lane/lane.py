@@ -105,6 +105,7 @@ class FastLane:
         *,
         budget_bytes: int,
         max_sessions: int,
+        max_prefix_blocks: int,
         logs: bool,
         trace_share: float | None,
         traces_per_s: int,
@@ -121,6 +122,7 @@ class FastLane:
         self.in_flight: _native.Places = NATIVE.Places(settings.max_inflight, settings.max_client_percentage)
         quotas, spending = NATIVE.Quotas(), NATIVE.Spending()
         self.quotas, self.spending = SharedQuotas(quotas), SharedSpending(spending)
+        self.prefixes: _native.PrefixRouting = NATIVE.PrefixRouting(max_prefix_blocks)
         self._sessions: _native.Sessions = NATIVE.Sessions(max_sessions)
         self.paths = frozenset(ROUTED_PATHS) - _NEVER_PLAIN
         self._max_body_bytes = min(settings.plane_max_body_bytes, settings.max_body_bytes)
@@ -133,6 +135,7 @@ class FastLane:
             in_flight=self.in_flight,
             quotas=quotas,
             spending=spending,
+            prefixes=self.prefixes,
             max_bytes=budget_bytes // MEMORY_PART,
             now_s=clock(),
             **_same_for_all(settings),

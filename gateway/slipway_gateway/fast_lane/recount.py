@@ -39,6 +39,16 @@ class _Copies(Protocol):
         """Whether a request got another response than Python would give it, as far as that is known still."""
 
 
+class _Prompts(Protocol):
+    def compare(
+        self, one: "_native.RecountedPrompt", path: str, fields: RequestFields, route: Route, tenant: str, key: str
+    ) -> dict[str, bool]:
+        """Whether a prompt has the same blocks in Python, and by what was known then the same endpoint, by kind.
+
+        `tenant`: the pseudonym that servers get. `key`: the request's sticky key.
+        """
+
+
 class Recounter:
     """Compares what the lane made of requests with what Python makes of them.
 
@@ -57,6 +67,7 @@ class Recounter:
         self._tenants = tenants
         self._differing: dict[str, set[str]] = {}  # kinds by route
         self.copies: _Copies | None = None  # of kept responses, where the lane has some
+        self.prompts: _Prompts | None = None  # by which endpoints are chosen
 
     def differing(self, route: str) -> tuple[str, ...]:
         """In what requests of a route were counted differently since the process began, in alphabetical order."""
@@ -94,22 +105,25 @@ class Recounter:
         client = f"tenant:{paid.tenant}" if paid else request_fields.client(given, one.owner, settings.share_by)
         backends = tuple(Backend(revision, weight) for revision, weight in one.weights)
         route = Route(one.route, "", "", salt=one.salt, backends=backends)
+        salt = settings.tenant_salt.get_secret_value()
+        known = request_fields.tenant(given, fields, settings.tenant_by, salt)
+        tenant = request_fields.pseudonym(client, salt) if paid else known
         same = {
             "request_id": request_id == one.request_id,
             "key": key.encode("utf-8", "surrogatepass") == one.key,
             "client": client == one.client,
             "revision": assign_revision(route, key) == one.own,
-            "stratum": stratum(len(one.sent), stream=False) == one.stratum,
+            "stratum": stratum(len(one.sent), stream=False, cached=one.prompt is not None and one.prompt.is_cached)
+            == one.stratum,
             "stream": not fields.streams,
         }
         if one.hit is None:
             failures = is_text_path(path) and find_failures(one.response, wants_json=fields.wants_json)
             same["outcome"] = not failures
         elif self.copies is not None:
-            salt = settings.tenant_salt.get_secret_value()
-            known = request_fields.tenant(given, fields, settings.tenant_by, salt)
-            tenant = request_fields.pseudonym(client, salt) if paid else known
             same["copy"] = not self.copies.differs(one, path, given, tenant)
+        if one.prompt is not None and self.prompts is not None:
+            same |= self.prompts.compare(one.prompt, path, fields, route, tenant, key)
         if paid and (table := self._tenants(paid.table)):
             same |= _compare_paid(one, paid, table, _Sent(path, given, fields))
         return [kind for kind, holds in same.items() if not holds]

@@ -32,6 +32,7 @@ class CompiledRoute:
     forwarded: tuple[str, ...]
     isolates: bool  # an engine of its endpoints knows no tenants
     cache: tuple[float, bool] | None = None  # for how many seconds, and whether tenants get what others requested
+    prefix_affinity: bool = False
 
 
 def why_python(route: Route, *, has_copies: bool = True) -> str:
@@ -48,7 +49,6 @@ def why_python(route: Route, *, has_copies: bool = True) -> str:
         "predictions": route.reads_predictions,
         "inference_log": route.inference_log is not None or route.generation_log is not None,
         "objectives": route.slo is not None,
-        "prefix_affinity": route.prefix_affinity,
         "fallback": bool(route.fallback),
         "circuit_breaker": route.circuit_breaker is not None,
         "degradation": route.degradation is not None,
@@ -107,6 +107,7 @@ def _compile(
         route.forward_headers,
         not engines.isdisjoint(ENGINES),
         (float(route.cache.ttl_seconds), bool(route.cache.shared)) if route.cache is not None else None,
+        route.prefix_affinity,
     )
 
 

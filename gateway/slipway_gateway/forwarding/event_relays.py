@@ -162,14 +162,15 @@ class LentStream:
         """What happened, once after `relay`."""
         return self.native.take()
 
-    def end(self, why: str = "", number: int = 0) -> "_native.Passed | None":
-        """Nothing is relayed any more. Returns what happened, where `relay` was cancelled."""
+    def end(self, why: str = "", number: int = 0) -> "tuple[_native.Passed, bool] | None":
+        """Nothing is relayed any more. Where `relay` was cancelled: what happened; and whether the client has all."""
+        is_done = (self.native.paused or ("", 0))[0] == "done"
         self.native.stop()
         self._relays.forget(self._id, why or "stopped")
         passed = self.native.take() if self._runs else None
         self._runs = False
         self._connection.take_back(why, number)
-        return passed
+        return None if passed is None else (passed, is_done)
 
 
 class EventRelays:

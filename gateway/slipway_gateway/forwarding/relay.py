@@ -312,7 +312,9 @@ class Relay:
         finally:
             state.relayed_by(None)
             if (cut := lent.end("" if why in GOES_ON else why, number)) is not None:
-                self._passed_on(state, cut)
+                self._passed_on(state, cut[0])
+                if cut[1]:  # clients hang up then, and that came first
+                    self._stream_complete()
         self._may_lend = why != "lost"
         if why == "left":
             raise ConnectionResetError("the client is gone")

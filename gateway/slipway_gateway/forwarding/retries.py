@@ -94,7 +94,7 @@ class Retries:
             logs.add(revision=endpoint.revision)
             state.sent_s = self._clock() - (begun.ages_s[1] if begun else 0.0)
             if first:
-                state.recorder = self._recorder(outgoing, endpoint, state.sent_s)
+                state.recorder = self._recorder(outgoing, endpoint, state.sent_s, begun)
             with record.trace.attempt(outgoing.headers, endpoint.url, endpoint.revision, state.spent + 1) as traced:
                 attempt = self._sender.attempt(outgoing, endpoint, state.recorder if first else None, begun)
                 if state.suspect:
@@ -128,11 +128,13 @@ class Retries:
             host=outgoing.base_revision,
         )
 
-    def _recorder(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, began_s: float) -> OutcomeRecorder:
+    def _recorder(
+        self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, began_s: float, begun: "_native.Begun | None"
+    ) -> OutcomeRecorder:
         return self._balancer.first_attempts.record(
             endpoint,
             outgoing.key,
-            self._stratum(outgoing, endpoint),
+            self._stratum(outgoing, endpoint, begun),
             began_s,
             is_sample=outgoing.is_sample,
             stream=outgoing.stream,
@@ -140,8 +142,11 @@ class Retries:
             excused=outgoing.excused,
         )
 
-    def _stratum(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> str:
-        cached = outgoing.prompt is not None and self._balancer.prefixes.is_cached(outgoing.prompt, endpoint.url)
+    def _stratum(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, begun: "_native.Begun | None") -> str:
+        # What the fast lane began with, its endpoint has seen by now.
+        cached = begun.was_cached if begun else None
+        if cached is None:
+            cached = outgoing.prompt is not None and self._balancer.prefixes.is_cached(outgoing.prompt, endpoint.url)
         return stratum(len(outgoing.body), stream=outgoing.stream, cached=cached)
 
     def _give_up(self, outgoing: UpstreamRequest, state: RetryState) -> UpstreamResponse:

@@ -74,6 +74,7 @@ class Sender:
             client=outgoing.client,
             tenant=outgoing.tenant,
             prompt=outgoing.prompt,
+            begun=begun,
         )
         if begun is not None:
             begun.counted()

@@ -28,6 +28,7 @@ from ..anthropic_api.endpoint import COUNT, MessagesCall, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..balancing.overload import MODEL, caps_of
+from ..balancing.prompt_blocks import prompt_of
 from ..caching.caches import BYPASS, MISS, PARTIAL, ResponseCaches
 from ..conversations import turn_request
 from ..conversations.endpoint import TurnCall
@@ -773,7 +774,7 @@ class PublicApi:
             batch=batch,
             responds_as=way.responds_as or (adapter.model if adapter else ""),
             adapter=adapter,
-            prompt=requester.prompt_of(request, fields, route, tenant, key),
+            prompt=prompt_of(request.path, fields, route, tenant, key),
             fallbacks=way.fallbacks,
             degraded=degraded,
             chosen=chosen,

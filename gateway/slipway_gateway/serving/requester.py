@@ -1,6 +1,5 @@
 """Under which names a request counts: its tenant where it has one, else what its headers and body name."""
 
-import hashlib
 from collections.abc import Collection
 from functools import lru_cache
 
@@ -8,22 +7,19 @@ from aiohttp import web
 
 from slipway_contracts.tenants import ALL, SCORERS
 
-from ..balancing.prompt_blocks import PromptBlocks, blocks_of
 from ..guards.texts import is_guarded
 from ..identity.authenticate import Method, RequestIdentity
 from ..limits.connections import address_owner
 from ..routing import guards
 from ..routing.guards import BoundGuard
-from ..routing.router import assign_revision
 from ..routing.table import Route, RouteTable
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY
 from ..wire import isolation, request_fields
 from ..wire.inference import ModelPath
 from ..wire.isolation import Isolation
-from ..wire.json_values import is_null
 from ..wire.request_fields import RequestFields
-from ..wire.responses import WITHOUT_MODEL, is_text_path
+from ..wire.responses import WITHOUT_MODEL
 from .model_routes import Way
 
 
@@ -109,20 +105,6 @@ def guards_of(
 def may_be_scored(identity: RequestIdentity | None) -> bool:
     """Whether a scorer may get the request's contents. Without a tenant the AnalysisTemplate alone decides."""
     return identity is None or identity.tenant.content_capture in (SCORERS, ALL)
-
-
-def prompt_of(request: web.Request, fields: RequestFields, route: Route, tenant: str, key: str) -> PromptBlocks | None:
-    """The prompt of a request by which its endpoint is chosen; None where the route does not want that.
-
-    `tenant`: the pseudonym that servers get: they share no cache between tenants. `key`: its sticky key: pods have two
-    revisions of an adapter, and what one has seen is of no use to the other.
-    """
-    if not route.prefix_affinity or not is_text_path(request.path):
-        return None
-    parts = (fields.tools, fields.instructions, fields.messages, fields.prompt, fields.input)
-    salt = "" if is_null(fields.cache_salt) else hashlib.sha256(fields.cache_salt).hexdigest()
-    scope = f"{route.name} {assign_revision(route, key)} {salt}" if route.base else f"{route.name} {salt}"
-    return blocks_of(parts, owner=tenant, scope=scope)
 
 
 def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:

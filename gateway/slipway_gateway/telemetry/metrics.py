@@ -402,6 +402,8 @@ class GatewayMetrics:
                 self._requests_of(pair, code, outcome)(requests)
         if ended := counts.ok + counts.left:
             self._add(self._fast, ended, *pair)
+        if any(counts.prompt_bytes):
+            self.prompt_sent(*pair, *counts.prompt_bytes)
         if counts.hits:
             tokens, saved_nano = counts.saved
             self.cached(*pair, "hit", Usage(*tokens), saved_nano, counts.hits)

@@ -134,4 +134,6 @@ class DirectSender:
             if not awaited.done() or awaited.cancelled() or awaited.exception() or not awaited.result()[1].is_eof():
                 connection.close()
             raise
+        finally:
+            del awaited  # its exception has this frame in its traceback: a cycle
         return DirectResponse(message.code, message.headers, content, connection)

@@ -117,6 +117,8 @@ pub struct RevisionCounts {
     /// Requests that got copies of kept responses, and what these did not cost.
     pub hits: u64,
     pub saved: Saved,
+    /// Bytes of prompts that their endpoints had seen, and of those that they had not.
+    pub prompt_bytes: [u64; 2],
 }
 
 /// One revision of a route.

@@ -3,3 +3,6 @@
 pub mod activity;
 pub mod in_flight;
 pub mod pick_endpoint;
+pub mod prefix_affinity;
+pub mod prefix_index;
+pub mod prompt_blocks;

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::listener::{duration, Places};
+use super::prefixes::{Prefill, PrefixRouting};
 use super::tenants::{LaneTenant, Quotas, Reservation, Spending};
 use crate::caching::copies::{parts_of, CacheRule, KeptResponse, OwnId};
 use crate::handover::{self, locked};
@@ -39,7 +40,7 @@ type Strata = HashMap<&'static str, Vec<u64>>;
 type SampledTuple = (u64, u64, u64, Strata, Strata);
 
 /// Reasons that Python gives; metrics have them as they are.
-const REASONS: [&str; 23] = [
+const REASONS: [&str; 22] = [
     "",
     "tenants",
     "recount",
@@ -54,7 +55,6 @@ const REASONS: [&str; 23] = [
     "endpoints",
     "predictions",
     "objectives",
-    "prefix_affinity",
     "fallback",
     "circuit_breaker",
     "degradation",
@@ -157,7 +157,7 @@ impl Lane {
         *, paths, max_body_bytes, max_head_bytes, max_response_bytes, sticky_by, tenant_by, tenant_salt, shares_by_key,
         priority_limit, connect_timeout_s, stall_timeout_s, patience_s, server, seconds_bounds, ttft_bounds, logs,
         log_below, recount_one_in, max_recounts, trace_below, traces_per_s, in_flight, quotas, spending,
-        max_bytes, percentage, now_s
+        prefixes, max_bytes, percentage, now_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -185,6 +185,7 @@ impl Lane {
         in_flight: &Places,
         quotas: &Quotas,
         spending: &Spending,
+        prefixes: &PrefixRouting,
         max_bytes: u64,
         percentage: u64,
         now_s: f64,
@@ -213,7 +214,12 @@ impl Lane {
             traces_per_s,
         };
         let percentage = percentage.min(100);
-        let shared = InBoth { in_flight: in_flight.0.clone(), quotas: quotas.0.clone(), spending: spending.0.clone() };
+        let shared = InBoth {
+            in_flight: in_flight.0.clone(),
+            quotas: quotas.0.clone(),
+            spending: spending.0.clone(),
+            prefixes: prefixes.0.clone(),
+        };
         Ok(Lane(Arc::new(lane::Lane::new(settings, shared, max_bytes, percentage, now_s))))
     }
 
@@ -381,6 +387,7 @@ impl Lane {
             ttft: times(one.ttft),
             hits: one.hits,
             saved: saved(one.saved),
+            prompt_bytes: one.prompt_bytes.into(),
         });
         let hand_overs = counts.hand_overs.into_iter().map(|(model, why, count)| (model, why.to_owned(), count));
         let charges = counts.charges.into_iter().map(|(payer, sums)| TenantCharge {
@@ -437,6 +444,7 @@ pub struct LaneRoute {
     isolates: bool,
     generation: Option<Arc<GenerationSamples>>,
     cache: Option<CacheRule>,
+    prefix_affinity: bool,
     is_paused: bool,
     valid_for: Option<Duration>,
 }
@@ -445,8 +453,8 @@ pub struct LaneRoute {
 impl LaneRoute {
     #[new]
     #[pyo3(signature = (
-        *, name, uid, model, id, names, reason, salt, backends, forwarded, isolates, generation, cache, is_paused,
-        valid_for_s
+        *, name, uid, model, id, names, reason, salt, backends, forwarded, isolates, generation, cache,
+        prefix_affinity, is_paused, valid_for_s
     ))]
     #[allow(clippy::too_many_arguments)] // all by name
     fn new(
@@ -462,6 +470,7 @@ impl LaneRoute {
         isolates: bool,
         generation: Option<PyRef<'_, Generation>>,
         cache: Option<(f64, bool)>,
+        prefix_affinity: bool,
         is_paused: bool,
         valid_for_s: Option<f64>,
     ) -> PyResult<Self> {
@@ -482,6 +491,7 @@ impl LaneRoute {
             isolates,
             generation,
             cache,
+            prefix_affinity,
             is_paused,
             valid_for,
         })
@@ -507,6 +517,7 @@ impl LaneRoute {
             isolates: self.isolates,
             generation: self.generation.clone(),
             cache: self.cache.clone(),
+            prefix_affinity: self.prefix_affinity,
             is_paused: self.is_paused,
             valid_for: self.valid_for,
         })
@@ -559,6 +570,7 @@ pub struct RevisionCounts {
     ttft: TimesTuple,
     hits: u64,
     saved: SavedTuple,
+    prompt_bytes: (u64, u64),
 }
 
 #[pyclass(frozen, get_all)]
@@ -639,6 +651,32 @@ pub struct Recount {
     sent: Data,
     paid: Option<Paid>,
     hit: Option<RecountedHit>,
+    prompt: Option<RecountedPrompt>,
+}
+
+/// A prompt, and the choice of its endpoint. `pods`: URL, load, and bytes that it has seen of the prompt and that wait
+/// there; those that were excluded are left out.
+#[pyclass(frozen, get_all)]
+#[derive(Clone)]
+pub struct RecountedPrompt {
+    hashes: Data,
+    size: usize,
+    is_cached: bool,
+    pods: Vec<(String, u64, u64, i64)>,
+    url: String,
+}
+
+impl From<access_log::RecountedPrompt> for RecountedPrompt {
+    fn from(one: access_log::RecountedPrompt) -> Self {
+        let open = one.pods.into_iter().filter(|pod| !pod.is_excluded);
+        RecountedPrompt {
+            hashes: Cow::Owned(one.blocks.hashes.concat()),
+            size: one.blocks.size,
+            is_cached: one.is_cached,
+            pods: open.map(|pod| (pod.url.clone(), pod.load(), pod.matched, pod.waiting)).collect(),
+            url: one.url,
+        }
+    }
 }
 
 /// The copy of a kept response that a request got.
@@ -711,6 +749,7 @@ impl From<access_log::Recount> for Recount {
             sent: Cow::Owned(one.sent),
             paid: one.paid.map(Paid::from),
             hit: one.hit.map(RecountedHit::from),
+            prompt: one.prompt.map(RecountedPrompt::from),
         }
     }
 }
@@ -791,6 +830,16 @@ impl Begun {
         let reserved = self.with(|one| one.reserved.take_if(|reserved| is_its(reserved)))?;
         let (reservation, headers) = reserved.hand();
         Some((reservation.map(Reservation), headers))
+    }
+
+    /// Whether its endpoint had most of its prompt; None: that had no part in the choice.
+    #[getter]
+    fn was_cached(&self) -> Option<bool> {
+        self.with(|one| one.prefill.as_ref().map(|prefill| prefill.was_cached()))
+    }
+
+    fn take_prefill(&self) -> Option<Prefill> {
+        self.with(|one| one.prefill.take()).map(Prefill::from)
     }
 
     /// Python counts it from here on.

@@ -3,6 +3,7 @@
 
 mod lane;
 mod listener;
+mod prefixes;
 mod relay;
 mod tenants;
 mod twins;
@@ -40,6 +41,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tenants::Reservation>()?;
     module.add_class::<tenants::Spending>()?;
     module.add_class::<tenants::LaneTenant>()?;
+    module.add_class::<prefixes::PrefixRouting>()?;
+    module.add_class::<prefixes::Prefill>()?;
     module.add_class::<lane::TenantCharge>()?;
     module.add_class::<lane::Paid>()?;
     module.add_class::<lane::Sessions>()?;
@@ -52,6 +55,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lane::LogEntry>()?;
     module.add_class::<lane::Recount>()?;
     module.add_class::<lane::RecountedHit>()?;
+    module.add_class::<lane::RecountedPrompt>()?;
     module.add_class::<lane::Begun>()?;
     module.add_class::<relay::ChunkDecoder>()?;
     module.add_class::<relay::EventRelay>()?;

@@ -8,8 +8,10 @@ use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use super::prefixes::prompt_blocks;
 use super::tenants::{identify, may_use, periods_of, price_of_tuple, PriceTuple, Reservation, TenantQuota};
-use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod};
+use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod, PrefixAffinity};
+use crate::balancing::prompt_blocks::PromptBlocks;
 use crate::identity::api_keys::{self, Credentials, KeyHash, Pepper};
 use crate::quotas::bounds::UsageBound;
 use crate::quotas::estimate::{self, Estimate};
@@ -341,6 +343,30 @@ fn pick_holder(pods: Vec<PodTuple>, key: &[u8], holder: &str) -> Option<String> 
     at.map(|at| pods[at].url.clone())
 }
 
+/// The URL that a prompt goes to. `pods`: URL, load, the tenant's part, whether it is excluded, and bytes that it has seen
+/// and that wait there.
+#[pyfunction]
+fn pick_for_prompt(pods: Vec<(String, u64, u64, bool, u64, i64)>, name: &str, key: &[u8]) -> Option<String> {
+    let pod = |(url, in_flight, of_tenant, is_excluded, matched, waiting)| Pod {
+        url,
+        in_flight,
+        of_tenant,
+        is_excluded,
+        matched,
+        waiting,
+    };
+    let pods: Vec<Pod> = pods.into_iter().map(pod).collect();
+    PrefixAffinity { name }.pick(&pods, key).map(|at| pods[at].url.clone())
+}
+
+/// As `PromptBlocks.of_request`: hashes, size and name of a prompt.
+#[pyfunction]
+fn prompt_of(path: &str, body: &[u8], route: &str, tenant: &str) -> PyResult<Option<(Data, usize, String)>> {
+    let fields = RequestFields::parse(body)?;
+    let prompt = PromptBlocks::of_request(path, &fields, route, tenant);
+    Ok(prompt.map(|one| (bytes(one.hashes.concat()), one.size, one.name())))
+}
+
 // -- quotas
 
 fn rate_of(rate: (i64, i64, i64)) -> PyResult<Rate> {
@@ -568,6 +594,9 @@ fn add_others(twins: &Bound<'_, PyModule>) -> PyResult<()> {
     twins.add_function(wrap_pyfunction!(order_backends, twins)?)?;
     twins.add_function(wrap_pyfunction!(pick, twins)?)?;
     twins.add_function(wrap_pyfunction!(pick_holder, twins)?)?;
+    twins.add_function(wrap_pyfunction!(pick_for_prompt, twins)?)?;
+    twins.add_function(wrap_pyfunction!(prompt_of, twins)?)?;
+    twins.add_function(wrap_pyfunction!(prompt_blocks, twins)?)?;
     twins.add_function(wrap_pyfunction!(duration, twins)?)?;
     twins.add_function(wrap_pyfunction!(estimate_of, twins)?)?;
     twins.add_function(wrap_pyfunction!(price_of, twins)?)?;

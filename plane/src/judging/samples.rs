@@ -13,12 +13,15 @@ const SMALL_BYTES: usize = 4 << 10;
 const MEDIUM_BYTES: usize = 32 << 10;
 const E2E: &str = "e2e";
 
-/// The stratum of a request without a stream.
-pub fn stratum(size_bytes: usize) -> &'static str {
-    match size_bytes {
-        0..SMALL_BYTES => "b<4k,whole",
-        SMALL_BYTES..MEDIUM_BYTES => "b<32k,whole",
-        _ => "b>=32k,whole",
+/// The stratum of a request without a stream. `is_cached`: its endpoint had seen most of its prompt.
+pub fn stratum(size_bytes: usize, is_cached: bool) -> &'static str {
+    match (size_bytes, is_cached) {
+        (0..SMALL_BYTES, false) => "b<4k,whole",
+        (0..SMALL_BYTES, true) => "b<4k,whole,cached",
+        (SMALL_BYTES..MEDIUM_BYTES, false) => "b<32k,whole",
+        (SMALL_BYTES..MEDIUM_BYTES, true) => "b<32k,whole,cached",
+        (_, false) => "b>=32k,whole",
+        (_, true) => "b>=32k,whole,cached",
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Instant;
 use super::router::{order_backends, Backend};
 use crate::balancing::activity::RouteActivity;
 use crate::balancing::in_flight::{Endpoint, Revision};
-use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod};
+use crate::balancing::pick_endpoint::{LeastLoaded, PickEndpoint, Pod, PrefixAffinity};
+use crate::balancing::prefix_affinity::Known;
 use crate::caching::copies::CacheRule;
 use crate::handover::locked;
 use crate::judging::samples::GenerationSamples;
@@ -41,6 +42,8 @@ pub struct Route {
     pub generation: Option<Arc<GenerationSamples>>,
     /// Requests may get copies of kept responses, and all others are Python's; None: there is no cache.
     pub cache: Option<CacheRule>,
+    /// Endpoints that have seen the beginning of a prompt are preferred.
+    pub prefix_affinity: bool,
     /// Python decides about each request for now: a revision is cut off.
     is_paused: AtomicBool,
     /// Until when its weights are in force without a renewal; None: for ever.
@@ -75,6 +78,18 @@ impl Table {
 pub struct Choice {
     pub endpoint: Arc<Endpoint>,
     pub revision: Arc<Revision>,
+    /// The pods among which it was chosen by a prompt, where they are kept for a recount.
+    pub pods: Vec<Pod>,
+}
+
+/// A prompt by which an endpoint is chosen.
+#[derive(Debug)]
+pub struct Prompted<'a> {
+    /// As `PromptBlocks::name`.
+    pub name: &'a str,
+    pub known: Known<'a>,
+    /// Choices have their pods.
+    pub keeps_pods: bool,
 }
 
 impl Route {
@@ -103,6 +118,7 @@ impl Route {
             activity,
             generation,
             cache: None,
+            prefix_affinity: false,
             is_paused,
             valid_until,
         }
@@ -127,23 +143,44 @@ impl Route {
 
     /// The endpoint by the weights of the route; ejected ones are used only where there is no other. None: there is none.
     ///
-    /// `tenant`: whose request it is; empty: no tenant's.
-    pub fn pick(&self, key: &[u8], tenant: &str) -> Option<Choice> {
-        self.pick_among(key, tenant, false).or_else(|| self.pick_among(key, tenant, true))
+    /// `tenant`: whose request it is; empty: no tenant's. `prompt`: None where it has no part in the choice.
+    pub fn pick(&self, key: &[u8], tenant: &str, prompt: Option<&Prompted<'_>>) -> Option<Choice> {
+        self.pick_among(key, tenant, prompt, false).or_else(|| self.pick_among(key, tenant, prompt, true))
     }
 
-    fn pick_among(&self, key: &[u8], tenant: &str, with_ejected: bool) -> Option<Choice> {
+    fn pick_among(
+        &self,
+        key: &[u8],
+        tenant: &str,
+        prompt: Option<&Prompted<'_>>,
+        with_ejected: bool,
+    ) -> Option<Choice> {
         order_backends(&self.backends, &self.salt, key).into_iter().find_map(|at| {
             let served = self.served.get(at)?;
+            let mut pods = Vec::new();
             let endpoint = match served.endpoints.as_slice() {
                 [only] if with_ejected || !only.is_ejected() => only,
                 endpoints => {
-                    let pods: Vec<Pod> = endpoints.iter().map(|one| pod(one, tenant, with_ejected)).collect();
-                    endpoints.get(LeastLoaded.pick(&pods, key)?)?
+                    pods.extend(endpoints.iter().map(|one| pod(one, tenant, with_ejected)));
+                    let at = match prompt {
+                        None => LeastLoaded.pick(&pods, key),
+                        Some(prompt) => prompt.pick(&mut pods, key),
+                    };
+                    endpoints.get(at?)?
                 }
             };
-            Some(Choice { endpoint: endpoint.clone(), revision: served.revision.clone() })
+            pods.truncate(if prompt.is_some_and(|prompt| prompt.keeps_pods) { pods.len() } else { 0 });
+            Some(Choice { endpoint: endpoint.clone(), revision: served.revision.clone(), pods })
         })
+    }
+}
+
+impl Prompted<'_> {
+    fn pick(&self, pods: &mut [Pod], key: &[u8]) -> Option<usize> {
+        for pod in pods.iter_mut() {
+            (pod.matched, pod.waiting) = (self.known.matched_at(&pod.url), self.known.waiting_at(&pod.url));
+        }
+        PrefixAffinity { name: self.name }.pick(pods, key)
     }
 }
 

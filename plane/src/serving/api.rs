@@ -11,7 +11,9 @@ use super::admission::{unix_s, Bill, Reserved, LIMIT_PREFIX};
 use super::bridge::Bridge;
 use super::requester::{frame, message, prepare, Framed, Outgoing, Refused};
 use super::streams::ClientStream;
-use crate::balancing::in_flight::{Endpoint, Flight, Revision};
+use crate::balancing::in_flight::{Flight, Revision};
+use crate::balancing::prefix_affinity::{Prefill, LOAD};
+use crate::balancing::prompt_blocks::PromptBlocks;
 use crate::caching::copies::KeptResponse;
 use crate::forwarding::sender::{attempt, Attempted, Waiting, Whole};
 use crate::handover::{locked, Begun, Encryption, Handed, Place, FIRST_BYTES};
@@ -22,8 +24,8 @@ use crate::ledger::charges::Saved;
 use crate::listener::{Panics, Shared, Silent};
 use crate::quotas::usage::last_usage;
 use crate::routing::router::assign_revision;
-use crate::routing::table::Choice;
-use crate::telemetry::access_log::{Hit, LogEntry, Paid, Recount};
+use crate::routing::table::{Choice, Prompted};
+use crate::telemetry::access_log::{Hit, LogEntry, Paid, Recount, RecountedPrompt};
 use crate::wire::headers::{first_value, line, prompt_tokens, to_client};
 use crate::wire::inference::model_in;
 use crate::wire::request_fields::hexadecimal;
@@ -98,23 +100,45 @@ pub(super) struct Running<'a> {
 /// Where a response comes from.
 #[derive(Clone, Copy)]
 pub(super) enum AnsweredBy<'a> {
-    Endpoint(&'a Endpoint),
+    /// `prompt`: None where it had no part in the choice of the endpoint.
+    Endpoint { choice: &'a Choice, prompt: Option<SentPrompt> },
     /// A kept response, by its digest. `chosen`: the revision that the request would have gone to. `found_s`: on Python's
     /// clock.
-    Copy {
-        kept: &'a KeptResponse,
-        digest: &'a Digest,
-        chosen: &'a str,
-        found_s: f64,
-    },
+    Copy { kept: &'a KeptResponse, digest: &'a Digest, chosen: &'a str, found_s: f64 },
 }
 
 impl AnsweredBy<'_> {
     fn url(self) -> String {
         match self {
-            AnsweredBy::Endpoint(endpoint) => endpoint.url.clone(),
+            AnsweredBy::Endpoint { choice, .. } => choice.endpoint.url.clone(),
             AnsweredBy::Copy { .. } => String::new(),
         }
+    }
+
+    fn prompt(self) -> Option<SentPrompt> {
+        match self {
+            AnsweredBy::Endpoint { prompt, .. } => prompt,
+            AnsweredBy::Copy { .. } => None,
+        }
+    }
+
+    fn recounted_prompt(self, outgoing: &Outgoing) -> Option<RecountedPrompt> {
+        let AnsweredBy::Endpoint { choice, prompt } = self else { return None };
+        let (blocks, is_cached) = (outgoing.prompt.clone()?, prompt?.is_cached);
+        Some(RecountedPrompt { blocks, is_cached, pods: choice.pods.clone(), url: choice.endpoint.url.clone() })
+    }
+}
+
+/// A prompt that an endpoint got: bytes of it that the endpoint had seen, and those that it had not.
+#[derive(Clone, Copy)]
+pub(super) struct SentPrompt {
+    bytes: [usize; 2],
+    is_cached: bool,
+}
+
+impl From<&Prefill> for SentPrompt {
+    fn from(one: &Prefill) -> Self {
+        SentPrompt { bytes: [one.prompt_bytes - one.size, one.size], is_cached: one.was_cached() }
     }
 }
 
@@ -132,6 +156,7 @@ struct Held {
     flight: Flight,
     in_flight: Place,
     reserved: Option<Reserved>,
+    prefill: Option<Prefill>,
 }
 
 impl Held {
@@ -280,11 +305,12 @@ impl Connection {
         if outgoing.lookup.is_some() {
             return self.replay(framed, began, id, outgoing).await;
         }
-        let (choice, held) = match self.admit(&outgoing, id).await {
+        let (choice, mut held) = match self.admit(&outgoing, id).await {
             Ok(admitted) => admitted,
             Err(reason) => return Next::Python(Refused::of(&outgoing.route, reason), None),
         };
         let sent = Instant::now();
+        let prompt = held.prefill.as_ref().map(SentPrompt::from);
         let size = framed.head_bytes + framed.body_bytes;
         let mut next = Vec::new();
         let whole_message = message(&outgoing, &choice.endpoint.prefix, &choice.endpoint.host);
@@ -292,7 +318,7 @@ impl Connection {
         let deadline = sent + self.lane.settings.patience;
         let is_json = model_in(&outgoing.path).is_none();
         let attempted = attempt(&self.lane, &choice.endpoint, whole_message, deadline, client, is_json).await;
-        let (revision, answered_by) = (&choice.revision, AnsweredBy::Endpoint(&choice.endpoint));
+        let (revision, answered_by) = (&choice.revision, AnsweredBy::Endpoint { choice: &choice, prompt });
         let request_bytes = framed.body_bytes;
         let running = Running { id, began, sent, outgoing: &outgoing, revision, answered_by, request_bytes };
         let (reason, connection, received, unsent) = match attempted {
@@ -304,6 +330,7 @@ impl Connection {
             }
             Attempted::Python { reason, connection, received, unsent } => (reason, connection, received, unsent),
             Attempted::Whole { received, whole, connection } => {
+                held.prefill.iter_mut().for_each(Prefill::end);
                 let has_room =
                     self.held.set(2 * size + 2 * received.len() + self.stream.buffered_bytes(received.len()));
                 let answer = self.answer(&running, &held, &received, whole, framed.keeps_alive);
@@ -337,6 +364,7 @@ impl Connection {
             unsent,
             in_flight: Some(held.in_flight),
             flight: Some(held.flight),
+            prefill: held.prefill,
             reserved: held.reserved,
         };
         Next::Python(Refused::of(&outgoing.route, reason), Some(Box::new(begun)))
@@ -359,10 +387,11 @@ impl Connection {
                 (Some(reserved), Some(metered.tenant().name.clone()))
             }
         };
-        match self.choose(outgoing, reserved.as_ref()) {
+        match self.choose(outgoing, reserved.as_ref(), id) {
             Ok(choice) => {
+                let prefill = outgoing.prompt.as_ref().map(|one| lane.prefixes.begin(one, &choice.endpoint.url));
                 let flight = Flight::begin(&choice.endpoint, &choice.revision, &route.activity, tenant);
-                Ok((choice, Held { flight, in_flight, reserved }))
+                Ok((choice, Held { flight, in_flight, reserved, prefill }))
             }
             Err(reason) => {
                 if let Some(reserved) = reserved {
@@ -374,7 +403,7 @@ impl Connection {
     }
 
     /// The endpoint of a request. An error says why Python decides.
-    fn choose(&self, outgoing: &Outgoing, reserved: Option<&Reserved>) -> Result<Choice, &'static str> {
+    fn choose(&self, outgoing: &Outgoing, reserved: Option<&Reserved>, id: &str) -> Result<Choice, &'static str> {
         let route = &outgoing.route;
         // Where it had to wait, there may be another table, which may have been acknowledged.
         if reserved.is_some() && !self.lane.table().has(route) {
@@ -383,7 +412,12 @@ impl Connection {
         if let Some(reason) = route.why_python() {
             return Err(reason);
         }
-        let choice = route.pick(&outgoing.key, outgoing.tenant()).ok_or("no_endpoint")?;
+        let (lane, keeps_pods) = (&self.lane, self.is_recounted(id));
+        let name = outgoing.prompt.as_ref().map(PromptBlocks::name).unwrap_or_default();
+        let known = outgoing.prompt.as_ref().map(|prompt| lane.prefixes.known(&prompt.hashes, lane.now_s()));
+        let prompted = known.map(|known| Prompted { name: &name, known, keeps_pods });
+        let choice = route.pick(&outgoing.key, outgoing.tenant(), prompted.as_ref()).ok_or("no_endpoint")?;
+        drop(prompted);
         if reserved.is_some_and(|one| !one.has_room(&choice.revision)) {
             return Err("charges");
         }
@@ -406,6 +440,9 @@ impl Connection {
         let mut headers = [httparse::EMPTY_HEADER; MAX_LINES];
         let mut response = httparse::Response::new(&mut headers);
         response.parse(received).map_err(|_| "response_head")?;
+        if let Some(load) = first_value(response.headers, LOAD) {
+            self.lane.prefixes.reported(&running.answered_by.url(), load, self.lane.now_s());
+        }
         let bill = outgoing.metered.as_ref().map(|one| one.bill(prompt_tokens(response.headers), body));
         let bill = bill.transpose()?;
         let (route, revision) = (&outgoing.route, &running.revision.revision);
@@ -526,6 +563,7 @@ impl Connection {
     /// Counts a first attempt that is over, for the judge and for what Python knows of endpoints.
     fn judge(&self, running: &Running<'_>, choice: &Choice, is_good: bool) {
         let outgoing = running.outgoing;
+        let prompt = running.answered_by.prompt();
         if is_good {
             choice.endpoint.successes.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
@@ -533,6 +571,9 @@ impl Connection {
             counts.requests += 1;
             if is_good {
                 counts.answered_to(&outgoing.client);
+            }
+            for (sum, more) in counts.prompt_bytes.iter_mut().zip(prompt.map(|one| one.bytes).unwrap_or_default()) {
+                *sum += more as u64;
             }
         });
         let route = &outgoing.route;
@@ -545,7 +586,7 @@ impl Connection {
             served: &choice.revision.revision,
             key: &outgoing.key,
             client: outgoing.client.as_bytes(),
-            stratum: stratum(outgoing.body.len()),
+            stratum: stratum(outgoing.body.len(), prompt.is_some_and(|one| one.is_cached)),
             seconds: running.sent.elapsed().as_secs_f64(),
             is_good,
         };
@@ -617,15 +658,21 @@ impl Connection {
         });
     }
 
+    /// Whether a request is one of those that Python looks at again. `id`: made by this gateway.
+    fn is_recounted(&self, id: &str) -> bool {
+        let one_in = self.lane.settings.recount_one_in;
+        let number = id.get(8..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(1);
+        one_in != 0 && number % one_in == 0
+    }
+
     /// Has Python look at one of so many requests again.
     pub(super) fn recount(&self, running: &Running<'_>, request: &[u8], body: &[u8], bill: Option<&Bill>) {
-        let one_in = self.lane.settings.recount_one_in;
-        let number = running.id.get(8..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(1);
-        if one_in == 0 || number % one_in != 0 {
+        if !self.is_recounted(running.id) {
             return;
         }
         let (outgoing, route) = (running.outgoing, &running.outgoing.route);
         let own = assign_revision(&route.backends, &route.salt, &outgoing.key);
+        let prompt = running.answered_by.prompt();
         let recount = Recount {
             owner: self.place.owner().to_owned(),
             request: request.to_vec(),
@@ -638,7 +685,7 @@ impl Connection {
             key: outgoing.key.clone(),
             client: outgoing.client.to_string(),
             own: own.unwrap_or_default().to_owned(),
-            stratum: stratum(outgoing.body.len()),
+            stratum: stratum(outgoing.body.len(), prompt.is_some_and(|one| one.is_cached)),
             sent: outgoing.body.to_vec(),
             paid: outgoing.metered.as_ref().zip(bill).map(|(metered, bill)| Paid {
                 tenant: metered.tenant().name.to_string(),
@@ -651,7 +698,7 @@ impl Connection {
                 cost_nano: bill.charge.cost_nano,
             }),
             hit: match running.answered_by {
-                AnsweredBy::Endpoint(_) => None,
+                AnsweredBy::Endpoint { .. } => None,
                 AnsweredBy::Copy { kept, digest, chosen, found_s } => Some(Hit {
                     digest: digest.to_vec(),
                     revision: kept.revision.clone(),
@@ -660,6 +707,7 @@ impl Connection {
                     found_s,
                 }),
             },
+            prompt: running.answered_by.recounted_prompt(outgoing),
         };
         self.shared.handover().recount(recount, self.lane.settings.max_recounts);
     }

@@ -164,7 +164,7 @@ pub(crate) fn find_at(
     }
     let rule = route.cache.as_ref().ok_or(NONE)?;
     let tenant = std::str::from_utf8(tenant).unwrap_or_default();
-    let chosen = route.pick(key, tenant).ok_or("no_endpoint")?.revision;
+    let chosen = route.pick(key, tenant, None).ok_or("no_endpoint")?.revision;
     let digest = digest_at(lookup.clone(), &chosen.revision);
     let kept = locked(&lane.copies).find(&digest).ok_or(NONE)?;
     if kept.age_s(unix_s) >= rule.ttl_s || now_s >= kept.expires_s {

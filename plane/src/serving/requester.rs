@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::admission::{unix_s, Metered};
+use crate::balancing::prefix_affinity::{LOAD_FORMAT, TEXT};
+use crate::balancing::prompt_blocks::PromptBlocks;
 use crate::caching::copies::{parts_of, CacheRule};
 use crate::handover::{locked, Returns};
 use crate::identity::tenants::Identity;
@@ -76,6 +78,8 @@ pub struct Outgoing {
     pub metered: Option<Metered>,
     /// By what a copy of a kept response is looked up; None: its route keeps none.
     pub lookup: Option<Parts>,
+    /// By which its endpoint is chosen; None where its route does not want that.
+    pub prompt: Option<PromptBlocks>,
     /// Its spans are recorded.
     pub is_traced: bool,
 }
@@ -171,12 +175,22 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let client_request_id = headers::first_value(listed, "x-request-id").unwrap_or_default();
     let names = Names::of(lane, identity.as_ref(), listed, &fields, owner);
     // Of a route with a cache the lane sends no request.
+    let mut prompt = None;
     let (lookup, (headers, is_traced)) = match &route.cache {
         Some(rule) => {
             let (traces, sent) = (settings.trace_below.is_some(), [head.path.as_bytes(), &body]);
             (Some(lookup_of(rule, &route, listed, &names, sent, traces)?), Default::default())
         }
-        None => (None, headers_of(lane, listed, &route, &names, [id, request_id])?),
+        None => {
+            if route.prefix_affinity {
+                prompt = PromptBlocks::of_request(head.path, &fields, &route.name, &names.tenant);
+            }
+            let (mut headers, is_traced) = headers_of(lane, listed, &route, &names, [id, request_id])?;
+            if prompt.is_some() {
+                line(&mut headers, LOAD_FORMAT, TEXT);
+            }
+            (None, (headers, is_traced))
+        }
     };
     let metered = identity.map(|one| Metered::new(one, &route, head.path, &fields, body.clone(), in_path.is_some()));
     Ok(Outgoing {
@@ -189,6 +203,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
         body,
         metered,
         lookup,
+        prompt,
         is_traced,
         route,
     })

@@ -1,5 +1,7 @@
 //! What Python needs of a request of the fast lane for its line in the access log, and for its spans.
 
+use crate::balancing::pick_endpoint::Pod;
+use crate::balancing::prompt_blocks::PromptBlocks;
 use crate::ledger::charges::Saved;
 use crate::quotas::usage::Usage;
 
@@ -64,6 +66,18 @@ pub struct Recount {
     pub sent: Vec<u8>,
     pub paid: Option<Paid>,
     pub hit: Option<Hit>,
+    /// None where its prompt had no part in the choice of its endpoint.
+    pub prompt: Option<RecountedPrompt>,
+}
+
+/// A prompt, and the choice of its endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct RecountedPrompt {
+    pub blocks: PromptBlocks,
+    pub is_cached: bool,
+    /// The endpoints among which it was chosen; none where there was one alone.
+    pub pods: Vec<Pod>,
+    pub url: String,
 }
 
 /// The copy of a kept response that a request got.

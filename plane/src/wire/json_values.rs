@@ -370,7 +370,7 @@ fn stripped(value: &[u8]) -> &[u8] {
 }
 
 /// Python's `float` of bytes, but for infinities and what is no number.
-fn float_of(written: &[u8]) -> Option<f64> {
+pub(crate) fn float_of(written: &[u8]) -> Option<f64> {
     if !written.contains(&b'_') {
         return plain_float_of(written);
     }

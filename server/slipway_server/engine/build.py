@@ -22,13 +22,16 @@ from .adapters.loader import AdapterLoader
 from .adapters.residency import Residency
 from .adapters.store import AdapterStore
 from .engine import EngineCore
+from .execution.draft_model import DraftModel, SameVocabulary
 from .execution.runner import DecoderRunner
 from .execution.sizing import limits_for, num_blocks_that_fit
 from .grammars.client import GrammarProcess, GrammarSource
 from .grammars.masks import Masks
 from .messages import Ready, RoundingReport, Start
 from .scheduling.budget import CPU_TIMES, GPU_TIMES, StepTimes, TokenBudget
-from .scheduling.drafting import Drafting, DraftLimits
+from .scheduling.draft_cache import DraftCache
+from .scheduling.drafting import Drafting, DraftLimits, LookupDrafting
+from .scheduling.model_drafting import ModelDrafting
 from .scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -63,7 +66,8 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
             f"--kernels {start.kernels}: {kernels.name} would compute this model. The C kernels are for bfloat16 and "
             "int8 on x86-64 CPUs with AVX2 and on aarch64 CPUs with dotprod; the server's log says what is missing."
         )
-    limits = limits_for(start, kernels.device, num_blocks_that_fit(decoder, start))
+    draft = load_draft(start, threads) if start.speculation == "draft" else None
+    limits = limits_for(start, kernels.device, num_blocks_that_fit(decoder, start, draft))
     masks = masks_for(start, decoder.vocab_size, limits.slots)
     adapters = adapters_for(start, decoder) if start.max_loras else None
     runner = DecoderRunner(
@@ -85,14 +89,15 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     budget = TokenBudget(min(limits.step_tokens, LEAST_PREFILL_TOKENS), limits.step_tokens, times)
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size, accuracy)
-    drafting = drafting_for(start)
-    scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope, drafting=drafting)
+    scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope, drafting=drafting_for(start))
+    drafter = drafter_for(draft, start, scheduler, vocab_size) if draft else None
     # A draft continues tokens that are known: a step that begins before they are has none.
-    ahead = not drafting and schedules_ahead(start.async_scheduling, replays=kernels.replays)
+    ahead = not scheduler.drafting and schedules_ahead(start.async_scheduling, replays=kernels.replays)
     launches = runner if ahead else None
     engine = EngineCore(
-        scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches, adapters=adapters
-    )
+        scheduler, runner, budget,
+        vocab_size=vocab_size, masks=masks, launches=launches, adapters=adapters, drafter=drafter,
+    )  # fmt: skip
     return engine, ready
 
 
@@ -125,10 +130,62 @@ def checked_accuracy(decoder: Decoder, start: Start, threads: int, kv_tokens: in
 
 
 def drafting_for(start: Start) -> Drafting | None:
-    """What drafts tokens; None without speculation."""
-    if start.speculation == "none":
+    """What drafts tokens by looking them up; None without."""
+    if start.speculation != "ngram":
         return None
-    return Drafting(DraftLimits(start.num_speculative_tokens, start.prompt_lookup_min, start.prompt_lookup_max))
+    return LookupDrafting(DraftLimits(start.num_speculative_tokens, start.prompt_lookup_min, start.prompt_lookup_max))
+
+
+def load_draft(start: Start, threads: int) -> Decoder:
+    """The draft model, of which another one than the model's own family is good, too.
+
+    Raises:
+        LoadError: it cannot be computed here, or not fast.
+    """
+    folder = Path(start.draft_model)
+    config = checkpoint.read_config(folder)
+    try:
+        draft = load_generator(
+            folder,
+            config,
+            dtype=start.dtype,
+            quantization=start.quantization,
+            device=start.device,
+            context_tokens=start.context_tokens,
+            threads=threads,
+            kv_cache_dtype=start.kv_cache_dtype,
+            allow_slow=start.allow_slow,
+        )
+    except LoadError as reason:
+        raise LoadError(f"--speculative-draft-model: {reason}") from None
+    if not isinstance(draft, Decoder):
+        raise LoadError(
+            f"--speculative-draft-model: {folder.name} is none of the built-in families, so transformers would "
+            "compute it, slower than it could save time. Take a draft model of a built-in family."
+        )
+    settle_memory()
+    return draft
+
+
+def drafter_for(draft: Decoder, start: Start, scheduler: Scheduler, vocab_size: int) -> DraftModel:
+    """The draft model with its cache, whose blocks are the scheduler's; the scheduler drafts with it from now on."""
+    limits, cache = scheduler.limits, DraftCache(scheduler.block_manager)
+    runner = DecoderRunner(
+        SameVocabulary(draft, vocab_size),
+        slots=limits.slots,
+        context_tokens=start.context_tokens,
+        blocks=scheduler.block_manager.num_blocks,
+        captures=not start.eager,
+    )
+    try:
+        self_test(draft, draft.vocab_size)
+    except LoadError as reason:
+        raise LoadError(f"--speculative-draft-model: {reason}") from None
+    if start.kv_tokens:
+        draft.kernels.populate()
+    longest = min(start.context_tokens, start.draft_context_tokens or start.context_tokens)
+    scheduler.drafting = ModelDrafting(start.num_speculative_tokens, cache, longest)
+    return DraftModel(runner, cache, vocab_size=draft.vocab_size)
 
 
 def schedules_ahead(setting: str, *, replays: bool) -> bool:

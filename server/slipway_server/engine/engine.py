@@ -18,6 +18,7 @@ from .grammars.masks import Masks
 from .messages import Step
 from .request import FinishReason, Request, RequestOutput, Sampled, ScheduledSequence
 from .scheduling.budget import StepTimes, TokenBudget
+from .scheduling.model_drafting import Drafted, ModelDrafting
 from .scheduling.scheduler import Scheduler
 from .validation import validate_request
 
@@ -53,6 +54,12 @@ class LaunchingRunner(Runner, Protocol):
     def launch(self, batch: list[ScheduledSequence], after: Any = None) -> LaunchedStep: ...
 
 
+class Drafter(Protocol):
+    """What computes drafts that are PENDING: the draft model of `execution/draft_model.py`."""
+
+    def draft(self, batch: list[ScheduledSequence]) -> Drafted: ...
+
+
 class EngineBroken(Exception):
     """Nothing can be computed any more: only a new process can continue."""
 
@@ -83,10 +90,11 @@ class EngineCore:
         masks: Masks | None = None,
         launches: LaunchingRunner | None = None,
         adapters: AdapterStore | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         """`vocab_size`: the model's token IDs are below it; 0: not known. `masks`: None refuses all grammars.
 
-        `adapters`: None refuses all requests with an adapter.
+        `adapters`: None refuses all requests with an adapter. `drafter`: for a scheduler with ModelDrafting.
         `launches`: the same runner for asynchronous scheduling, where a step begins before the one before has ended.
         `announce` gets the IDs of requests, with their cached prompt tokens, before the requests run for the first
         time. Without it, the step reports them.
@@ -102,7 +110,8 @@ class EngineCore:
         self._reported = (0,) * 8
         self._refused: list[RequestOutput] = []
         self._errors = self._out_of_memory = 0
-        self._launches = launches
+        self._launches, self._drafter = launches, drafter
+        self._drafting_s = 0.0  # of the step, in which drafts were computed
         self._in_flight: _InFlight | None = None
 
     def submit(self, request: Request) -> None:
@@ -179,14 +188,38 @@ class EngineCore:
             self.masks.begin(item for item in batch if item.sequence.slot >= 0)
         tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
         if batch and not self._errors:  # after errors, the seconds include repeated tries
-            self._budget.observe(tokens, sum(scheduled.pairs for scheduled in batch), seconds)
+            own_s = seconds - self._drafting_s
+            self._budget.observe(tokens, sum(scheduled.pairs for scheduled in batch), own_s)
             if self.scheduler.drafting:
-                self.scheduler.drafting.observe_step(batch, seconds)
+                self.scheduler.drafting.observe_step(batch, own_s)
         return self._report(started, events, tokens, seconds)
 
     def _step_alone(self, now_s: float) -> _StepParts:
         batch, started = self._schedule(now_s)
-        return started, *self._complete(batch)
+        return started, *self._complete(self._with_drafts(batch))
+
+    def _with_drafts(self, batch: list[ScheduledSequence]) -> list[ScheduledSequence]:
+        """The batch with the drafts that are PENDING in it. Those that cannot be computed are left out."""
+        self._drafting_s = 0.0
+        drafting = self.scheduler.drafting
+        if not isinstance(drafting, ModelDrafting) or not self._drafter or not any(item.drafts for item in batch):
+            return batch
+        began_s = self._clock()
+        try:
+            drafted = self._drafter.draft(batch)
+        except Exception as error:
+            log.warning("drafts cannot be computed", extra={"requests": len(batch), "error": repr(error)})
+            _free_tensors(error)
+            for scheduled in batch:
+                if scheduled.drafts:
+                    drafting.exclude(scheduled.sequence.request.id)
+            drafted = Drafted({}, [], [])
+        for request_id in drafted.spoiled:
+            drafting.exclude(request_id)
+        drafting.observe_passes(drafted.passes)
+        self._drafting_s = self._clock() - began_s
+        whole = [item.with_drafts(drafted.tokens.get(item.sequence.request.id, ())) for item in batch]
+        return sorted(whole, key=lambda item: item.tokens > 1)  # kernels want single tokens at the front
 
     def _step_ahead(self, now_s: float) -> _StepParts:
         """Launches the step after the one in flight, then waits for the one in flight and applies its results.

@@ -43,10 +43,12 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     lora_base_names: tuple[str, ...] = ()  # names of the model in files of adapters; empty: any
     max_perplexity_ratio: float = 0.0  # of rounded weights to plain ones; 0: it is not measured
     accuracy_tokens: tuple[int, ...] = ()  # of the text that it is measured on
-    speculation: str = "none"  # or ngram: what drafts tokens
+    speculation: str = "none"  # or ngram, draft: what drafts tokens
     num_speculative_tokens: int = 0  # drafted of a sequence in one step
     prompt_lookup_min: int = 0  # tokens of a sequence's end that are looked up in it
     prompt_lookup_max: int = 0
+    draft_model: str = ""  # folder of the model that drafts
+    draft_context_tokens: int = 0  # that it was made for
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):

@@ -189,6 +189,13 @@ class ScheduledSequence:
         )
         return [sequence, *drafted]
 
+    def with_drafts(self, drafts: tuple[int, ...]) -> "ScheduledSequence":
+        """The same with these drafts in place of its own."""
+        if not self.drafts:
+            return self
+        end = self.end - len(self.drafts) + len(drafts)
+        return ScheduledSequence(self.sequence, self.start, end, self.samples, drafts)
+
     @property
     def first_half(self) -> "ScheduledSequence":
         """The first half of its tokens, without sampling; a later step computes the others. Or all but the drafts."""

@@ -60,6 +60,16 @@ class Tokenizer:
     def vocabulary_size(self) -> int:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    def difference_to(self, other: "Tokenizer") -> str:
+        """What another tokenizer has that this one has not, as the end of a sentence; empty if they are the same."""
+        here, there = ({token: name for name, token in one._backend.get_vocab().items()} for one in (self, other))
+        for token in sorted(here.keys() | there.keys()):
+            if (name := here.get(token)) != (another := there.get(token)):
+                return f"token {token} is {_named(another)} there and {_named(name)} here"
+        if self.encode_now(SAMPLE) != other.encode_now(SAMPLE):
+            return "equal texts become other tokens there"
+        return ""
+
     def special_ids_of(self, names: tuple[str, ...]) -> frozenset[int]:
         """The IDs of the special tokens with these names; other names are ignored."""
         found = {self._backend.token_to_id(name) for name in names}
@@ -127,6 +137,10 @@ def without_leading(text: str, leading: Leading) -> str:
     """The text without the leading characters that a decoder removes."""
     shown = text.lstrip(leading.character)
     return text[min(leading.count, len(text) - len(shown)) :]
+
+
+def _named(token: str | None) -> str:
+    return "missing" if token is None else ascii(token[:40])
 
 
 def _kind(backend: Backend) -> tuple[str, Leading]:

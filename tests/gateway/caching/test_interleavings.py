@@ -247,8 +247,8 @@ def compiled_lane() -> FastLane:
     charging = cast(Any, SimpleNamespace(counters=None, may_spend=lambda tenant, budget: True))
     metrics = GatewayMetrics("test")
     return FastLane(
-        GatewaySettings(), metrics, budget_bytes=1 << 20, max_sessions=1, logs=False, trace_share=None, traces_per_s=1,
-        tenants=lambda: None, charging=charging,
+        GatewaySettings(), metrics, budget_bytes=1 << 20, max_sessions=1, max_prefix_blocks=1, logs=False,
+        trace_share=None, traces_per_s=1, tenants=lambda: None, charging=charging,
     )  # fmt: skip
 
 

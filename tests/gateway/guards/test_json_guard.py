@@ -482,7 +482,7 @@ async def test_the_second_attempt_is_none_that_the_lane_has_sent(monkeypatch: py
 
     class Begun:
         id, ages_s, is_traced, was_idle, owner = "0" * 32, (0.0, 0.0), False, False, ""
-        detached = 0
+        was_cached, detached = None, 0
 
         def detach(self) -> int | None:
             self.detached += 1
@@ -491,10 +491,10 @@ async def test_the_second_attempt_is_none_that_the_lane_has_sent(monkeypatch: py
         def take_place(self) -> bool:
             return False
 
-        def counted(self) -> None:
+        def take_prefill(self) -> None:
             pass
 
-        end = counted
+        counted = end = take_prefill
 
     model, begun = Model(BAD, GOOD), Begun()
     async with checked(model) as (gate, server):

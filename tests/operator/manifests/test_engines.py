@@ -13,6 +13,7 @@ from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.model.inputs.pod_inputs import (
+    DraftSource,
     Engine,
     KeyRef,
     Model,
@@ -89,6 +90,63 @@ def test_speculation_is_in_the_flags_of_each_engine_and_nowhere_without_it() -> 
     assert flags(SGLANG) == ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6"]
     for engine in (Engine(), VLLM, SGLANG):
         assert flags(engine, None) == []
+
+
+def test_a_draft_model_is_fetched_and_in_the_flags_of_each_engine() -> None:
+    def pod_of(engine: Engine, model: Model, **more: Any) -> dict[str, Any]:
+        inputs = PodInputs(model, replace(engine, args=()), Resources(**more))
+        made = Snapshot("abcdefghij", 1, inputs, engine.image or "server:1", 300, 3, fetcher_image="server:1")
+        spec: dict[str, Any] = replica_set(OWNER, made, 1)["spec"]["template"]["spec"]
+        return spec
+
+    draft = DraftSource("hf://org/small", "main")
+    model = Model("hf://org/m", "m", secret=KeyRef("hub", "token"), draft=draft)
+    flags = {
+        "slipway": "--speculation draft --num-speculative-tokens 6 --speculative-draft-model /mnt/models/draft",
+        "vllm": '--speculative-config {"method": "draft_model", "model": "/mnt/models/draft/current", '
+        '"num_speculative_tokens": 6}',
+        "sglang": "--speculative-algorithm STANDALONE --speculative-draft-model-path /mnt/models/draft/current "
+        "--speculative-num-steps 6 --speculative-eagle-topk 1 --speculative-num-draft-tokens 7",
+    }
+    for engine in (Engine(), VLLM, SGLANG):
+        spec = pod_of(engine, model, storage="4Gi")
+        assert flags[engine.type] in " ".join(spec["containers"][0]["args"])
+        first, second = spec["initContainers"]
+        assert (first["name"], second["name"]) == ("fetch", "fetch-draft")
+        args = " ".join(second["args"])
+        assert args.startswith("--uri hf://org/small --revision main --dest /mnt/models/draft")
+        assert ("--any-engine" in args) == (engine.type != "slipway") and args.endswith(f"--max-bytes {4 * 2**30}")
+        assert any(variable["name"] == "HF_TOKEN" for variable in second["env"])
+    other = pod_of(Engine(), replace(model, draft=DraftSource("s3://bucket/small")))["initContainers"][1]
+    assert not any(variable.get("valueFrom", {}).get("secretKeyRef") for variable in other["env"]), "of another source"
+    claimed = pod_of(Engine(), replace(model, uri="pvc://claim/m", secret=None))
+    (models,) = [volume for volume in claimed["volumes"] if volume["name"] == "models"]
+    assert models["emptyDir"]["sizeLimit"] == f"{64 * 1024 + 64}Mi", "the draft model is in it"
+
+
+def test_a_draft_model_is_a_part_of_the_revision() -> None:
+    def inputs(**draft: Any) -> PodInputs:
+        return parse_inputs({"model": {"uri": "hf://org/m", **({"draft": draft} if draft else {})}}, "m")
+
+    found = [inputs(), inputs(uri="hf://org/small"), inputs(uri="hf://org/small", revision="v2")]
+    assert len({each.canonical for each in found}) == 3
+    for each in found:
+        assert parse_inputs(json.loads(each.canonical), "m") == each
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "sentence"),
+    [
+        ({"draft": {"uri": "hf://org/small"}}, {"speculation": {"method": "ngram"}}, "go together"),
+        ({}, {"speculation": {"method": "draft"}}, "go together"),
+        ({"draft": {"uri": "hf://org/small"}, "task": "embed"}, {}, "for language models"),
+    ],
+)
+def test_a_draft_model_that_no_pod_can_have_is_refused(
+    model: dict[str, Any], engine: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        checked(parse_inputs({"model": {"uri": "hf://org/m", **model}, "engine": engine}, "m"))
 
 
 def test_speculation_is_a_part_of_the_revision() -> None:

@@ -51,8 +51,8 @@ def _ends(seen: Json, gateway: Json) -> Iterator[str]:
     for name in ("connections", "inflight", "held_requests", "memory_held_bytes"):
         if rest := sum(value for _, value in metrics.get(name, ())):
             yield f"{name} is {rest} at the end"
-    if gateway["running"] or seen["stuck"]:
-        yield f"{gateway['running']} requests still run, {seen['stuck']} clients still wait"
+    if any(rest := (gateway["running"], seen["stuck"], gateway["waiting_prompts"])):
+        yield "{} requests still run, {} clients still wait, {} bytes of prompts wait at endpoints".format(*rest)
     if cut := sum(seen["cut"][model] for model in STRICT):
         yield f"{cut} responses of servers that do not fail were cut"
     if early := sum(lost_s < gateway["drained_s"] for lost_s in seen["lost_s"]):

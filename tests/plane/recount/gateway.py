@@ -29,7 +29,7 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.until import until_async
 from tests.gateway import harness, tenants
 
-from .mix import BROKEN, MODELS
+from .mix import BROKEN, MODELS, PLAIN
 
 CHANGE_S = 0.3
 WEIGHTS = (0, 1, 10, 50, 90, 99, 100)
@@ -62,7 +62,7 @@ class Looks:
 
 
 def table(generation: int, weight: int, ports: Sequence[int]) -> RouteTable:
-    """Two revisions of each model. All models but the broken one share the first ports."""
+    """Two revisions of each model. All models but the broken one share the first ports; one has prefix affinity."""
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     half = len(urls) // 2
     routes, endpoints = [], []
@@ -70,7 +70,8 @@ def table(generation: int, weight: int, ports: Sequence[int]) -> RouteTable:
         name = f"default/{model}"
         own = urls[half:] if model == BROKEN else urls[:half]
         backends = (Backend("r1", 100 - weight), Backend("r2", weight))
-        routes.append(Route(name, "uid", model, "2026-01-01T00:00:00Z", generation, f"salt-{model}", backends))
+        route = Route(name, "uid", model, "2026-01-01T00:00:00Z", generation, f"salt-{model}", backends)
+        routes.append(replace(route, prefix_affinity=model == PLAIN))
         middle = len(own) // 2
         endpoints += [
             RevisionEndpoints(name, revision, tuple(some))
@@ -119,6 +120,7 @@ async def report(gate: harness.Gateway, looks: Looks, drained_s: float) -> dict[
         "ledger": rows,
         "routes": {name: route["revisions"] for name, route in routes.items()},
         "running": gate.edge.running,
+        "waiting_prompts": sum(gate.edge.lane.prefixes.known(b"", 0.0)[1].values()) if gate.edge.lane else 0,
         "drained_s": drained_s,
     }
 

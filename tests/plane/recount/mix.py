@@ -114,6 +114,9 @@ def _body(random: Random, kind: str, model: str) -> tuple[str, bytes]:
     # A usage is plausible only for a text that is long enough, and now and then one is longer than a read.
     size = random.choice((60, 60, 60, 200, 900, 5000)) if random.random() < 0.99 else random.randrange(90_000)
     text = "".join(random.choices(_LETTERS, k=50)) + "x" * size
+    if random.random() < 0.5:
+        # A system prompt that others have too.
+        text = f"You are helper {random.randrange(20)}. " * random.choice((1, 30, 200)) + text
     name = model if random.random() < 0.8 else f"default/{model}"
     fields: dict[str, object] = {"model": name}
     if kind == "embedding":

@@ -30,6 +30,7 @@ from slipway_server.engine.scheduling.drafting import (
     Candidate,
     Drafting,
     DraftLimits,
+    LookupDrafting,
     draft_counts,
     verified,
 )
@@ -146,7 +147,7 @@ REPEATING = [5, 6, 7, 8, 5]  # and 6 follows: 7, 8 and so on are drafted
 
 def test_a_sequence_drafts_what_it_may_still_return() -> None:
     def proposed(**params: Any) -> dict[str, tuple[int, ...]]:
-        return Drafting(LIMITS).propose([sequence(REPEATING, **params)], 100, prefills=False)
+        return LookupDrafting(LIMITS).propose([sequence(REPEATING, **params)], 100, prefills=False)
 
     assert proposed() == {"r": (7, 8)}, "no more are likely enough before some were accepted"
     assert proposed(max_tokens=3) == {"r": (7,)}, "one token was there, and the last one is sampled"
@@ -159,7 +160,7 @@ def test_a_sequence_drafts_what_it_may_still_return() -> None:
         "logit_bias": ((5, 1.0),),
     }
     assert proposed(**everything) == {"r": (7, 8)}
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     item = sequence(REPEATING)
     drafting.propose([item], 100, prefills=False)
     for _ in range(10):
@@ -168,13 +169,13 @@ def test_a_sequence_drafts_what_it_may_still_return() -> None:
 
 
 def test_beside_prompts_nothing_is_drafted_before_its_cost_is_known() -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     assert drafting.propose([sequence(REPEATING)], 100, prefills=True) == {}
     assert drafting.propose([sequence(REPEATING)], 100, prefills=False)
 
 
 def test_a_few_drafts_find_out_what_many_would_cost() -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     many = [sequence(REPEATING, f"r{number}") for number in range(40)]
     assert sum(map(len, drafting.propose(many, 1000, prefills=False).values())) == 10
 
@@ -185,7 +186,7 @@ def scheduled(item: Sequence, drafts: tuple[int, ...]) -> ScheduledSequence:
 
 @pytest.mark.parametrize(("each_s", "drafts"), [(0.0001, True), (0.02, False)])
 def test_what_steps_take_decides_on_drafts(each_s: float, *, drafts: bool) -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     one = sequence(REPEATING)
     for turn in range(CONTROL_EVERY):
         drafting.observe_step([scheduled(one, (7, 8, 5)[: turn % 4])], 0.02 + each_s * (turn % 4))
@@ -194,7 +195,7 @@ def test_what_steps_take_decides_on_drafts(each_s: float, *, drafts: bool) -> No
 
 
 def test_steps_with_prompts_and_pauses_of_the_machine_change_no_estimate() -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     one = sequence(REPEATING)
     for turn in range(100):
         drafting.observe_step([scheduled(one, (7, 8, 5)[: turn % 4])], 0.02)
@@ -327,7 +328,7 @@ def test_responses_are_the_same_and_rejected_drafts_leave_no_block(
 ) -> None:
     chance = random.Random(spoiled)
     plain, ends, _ = run(actions, blocks, slots, None, lambda _: False)
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     drafted, drafted_ends, _ = run(actions, blocks, slots, drafting, lambda _: chance.random() < spoiled / 10)
     assert (drafted, drafted_ends) == (plain, ends)
     assert drafting._drafted == {} and drafting._excluded == set()
@@ -335,13 +336,13 @@ def test_responses_are_the_same_and_rejected_drafts_leave_no_block(
 
 @given(st.lists(st.one_of(requests, st.integers(0, 8), st.none(), st.none()), max_size=24), st.integers(9, 16))
 def test_cancelled_sequences_give_all_blocks_back(actions: Actions, blocks: int) -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     run(actions, blocks, 3, drafting, lambda _: False)
     assert drafting._drafted == {}
 
 
 def test_drafts_make_fewer_steps_and_are_counted_and_charged_once() -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     charged = {}
     for name, chosen in (("plain", None), ("drafted", drafting)):
         answers, _, scheduler = run([(9, 60, 2), None, (9, 60, 2)], 60, 2, chosen, lambda _: False)
@@ -352,7 +353,7 @@ def test_drafts_make_fewer_steps_and_are_counted_and_charged_once() -> None:
 
 
 def test_events_say_which_tokens_were_drafted_and_how_many_in_vain() -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     scheduler = Scheduler(SchedulerConfig(1, 16, 80, BLOCK), hash_key=bytes(32), drafting=drafting)
     scheduler.submit(Request("r", (5, 6, 7, 8, 5, 6), SamplingParams(9)))
     scheduler.complete(scheduler.schedule(), [Sampled(7)])
@@ -365,7 +366,7 @@ def test_events_say_which_tokens_were_drafted_and_how_many_in_vain() -> None:
 
 @pytest.mark.parametrize("stop", [(), (5,)])
 def test_wherever_a_response_ends_its_events_count_all_that_was_drafted(stop: tuple[int, ...]) -> None:
-    scheduler = Scheduler(SchedulerConfig(1, 16, 80, BLOCK), hash_key=bytes(32), drafting=Drafting(LIMITS))
+    scheduler = Scheduler(SchedulerConfig(1, 16, 80, BLOCK), hash_key=bytes(32), drafting=LookupDrafting(LIMITS))
     scheduler.submit(Request("r", (5, 6, 7, 8, 5, 6), SamplingParams(9, stop_token_ids=(8,) if stop else ())))
     scheduler.complete(scheduler.schedule(), [Sampled(7)])
     (work,) = scheduler.schedule()
@@ -380,7 +381,7 @@ def test_wherever_a_response_ends_its_events_count_all_that_was_drafted(stop: tu
 
 
 def test_drafts_take_no_block_that_another_sequence_needs() -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     scheduler = Scheduler(SchedulerConfig(2, 8, 4 * BLOCK, BLOCK), hash_key=bytes(32), drafting=drafting)
     scheduler.submit(Request("r", (5, 6, 7, 5), SamplingParams(6)))
     scheduler.complete(scheduler.schedule(), [Sampled(6)])
@@ -396,7 +397,7 @@ def test_drafts_take_no_block_that_another_sequence_needs() -> None:
 
 
 def test_a_tried_step_without_its_drafts_keeps_the_blocks_in_order() -> None:
-    drafting = Drafting(LIMITS)
+    drafting = LookupDrafting(LIMITS)
     scheduler = Scheduler(SchedulerConfig(1, 16, 80, BLOCK), hash_key=bytes(32), drafting=drafting)
     scheduler.submit(Request("r", (5, 6, 7, 5, 6, 7), SamplingParams(9)))
     scheduler.complete(scheduler.schedule(), [Sampled(5)])

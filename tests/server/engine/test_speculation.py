@@ -14,7 +14,7 @@ from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.messages import Start
 from slipway_server.engine.request import FinishReason, Request, RequestOutput, Sampled, SamplingParams
 from slipway_server.engine.scheduling.config import SchedulerConfig
-from slipway_server.engine.scheduling.drafting import Drafting, DraftLimits, verified
+from slipway_server.engine.scheduling.drafting import Drafting, DraftLimits, LookupDrafting, verified
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.draws import Draws, draw_by, sample
 from slipway_server.models.generator import load_generator
@@ -35,7 +35,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-class EagerDrafting(Drafting):
+class EagerDrafting(LookupDrafting):
     """Drafts as if rows took no time, whatever this machine does beside."""
 
     def __init__(self) -> None:
@@ -278,4 +278,4 @@ def test_speculation_is_off_by_itself_and_by_name() -> None:
     assert drafting_for(start) is None
     more: dict[str, Any] = {"num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
     made = drafting_for(Start("m", "generate", "auto", "none", "cpu", 64, 1, 0, 0.0, 0, speculation="ngram", **more))
-    assert made is not None and made._limits == DraftLimits(3, 2, 5)
+    assert made is not None and isinstance(made, LookupDrafting) and made._limits == DraftLimits(3, 2, 5)

@@ -65,6 +65,27 @@ ModelUri = Annotated[
         "spec.model.uri must not hold credentials, because other users can read it: write the host without them",
     ),
 ]
+DraftUri = Annotated[
+    str,
+    Field(min_length=1, max_length=2048),
+    CelRule(
+        "self.matches('^(hf|https|s3|gs|az|oci)://.+')",
+        "spec.model.draft.uri must start with hf://, https://, s3://, gs://, az:// or oci://, because each pod "
+        "downloads the draft model; write for example hf://org/model",
+    ),
+    CelRule(
+        "!self.startsWith('hf://') || self.matches('^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$')",
+        "an hf:// uri names one repository: write hf://org/model, and a branch or commit in spec.model.draft.revision",
+    ),
+    CelRule(
+        "!self.contains('/../') && !self.endsWith('/..')",
+        "spec.model.draft.uri must not contain '..': write the path without it",
+    ),
+    CelRule(
+        "self.startsWith('oci://') || !self.matches('^[a-z0-9]+://[^/?#]*@')",
+        "spec.model.draft.uri must not hold credentials, because other users can read it: write the host without them",
+    ),
+]
 ModelName = Annotated[
     str,
     Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$"),
@@ -117,6 +138,25 @@ class ObjectStoreSpec(ApiType):
 
 
 _STORE = "self.uri.matches('^(s3|gs|az)://')"
+
+
+@rule(
+    "!has(self.revision) || !self.uri.startsWith('oci://')",
+    "spec.model.draft.revision does not go with oci://: write the tag or the digest into spec.model.draft.uri",
+)
+class DraftModelSpec(ApiType):
+    """Smaller model that drafts tokens, which the model then verifies, several in a step (speculative decoding). It is
+    a part of the revision. With slipway the responses stay the same; docs/speculation.md has what it gains, and where.
+    slipway refuses one whose tokenizer is not that of the model, and uses dtype and quantization of the model for it
+    too."""
+
+    uri: DraftUri
+    """Location of its weights: hf://org/model, https://host/model.tar, s3://bucket/folder, gs://bucket/folder,
+    az://container/folder or oci://registry/repository:tag. Each pod downloads it, without a cache. Credentials and
+    object store are those of the model where both uris begin alike, else none."""
+    revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Branch, tag or commit of an hf:// repository, or sha256: and a digest, as spec.model.revision. Each pod reads
+    a branch by itself."""
 
 
 @rule(
@@ -256,3 +296,4 @@ class ModelSpec(ApiType):
     this."""
     max_model_len: Annotated[Int32, Field(ge=16, le=10000000)] | None = None
     """Maximum length of prompt plus answer in tokens. Default is the limit of the model."""
+    draft: DraftModelSpec | None = None

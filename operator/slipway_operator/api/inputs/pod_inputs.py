@@ -163,14 +163,19 @@ class ParallelismSpec(ApiType):
     "!has(self.promptLookupMin) || !has(self.promptLookupMax) || self.promptLookupMin <= self.promptLookupMax",
     "spec.engine.speculation.promptLookupMin must not be above promptLookupMax: exchange them",
 )
+@rule(
+    "self.method != 'draft' || (!has(self.promptLookupMin) && !has(self.promptLookupMax))",
+    "spec.engine.speculation.promptLookupMin and promptLookupMax are for method: ngram: remove them",
+)
 @implied_defaults()
 class SpeculationSpec(ApiType):
     """Speculative decoding: a step also verifies tokens that are likely to come, and yields several where they do. With
     slipway the responses stay the same; docs/speculation.md has what it gains, and where."""
 
-    method: Literal["ngram"]
+    method: Literal["ngram", "draft"]
     """What the tokens come from. ngram takes those that followed the same tokens before, in the prompt or the response:
-    for responses that copy, as in summaries, edits of code and answers from documents."""
+    for responses that copy, as in summaries, edits of code and answers from documents. draft is the smaller model of
+    spec.model.draft, and what is used without spec.engine.speculation where that is written."""
     num_speculative_tokens: Annotated[Int32, Field(ge=1, le=16)] = 6
     """Maximum number of tokens that a step verifies for a response beside its next one. Default is 6. slipway verifies
     fewer, or none, where more would not gain."""

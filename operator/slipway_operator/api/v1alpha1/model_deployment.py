@@ -391,6 +391,21 @@ class RolloutIntents(ApiType):
     "engine's own flags in spec.engine.args",
 )
 @rule(
+    "!has(self.engine) || !has(self.engine.speculation) || (self.engine.speculation.method == 'draft') == "
+    "has(self.model.draft)",
+    "spec.engine.speculation.method: draft and spec.model.draft go together: write both, or the other method alone",
+)
+@rule(
+    "!has(self.model.draft) || ((!has(self.model.task) || self.model.task in ['auto', 'generate']) && "
+    "(!has(self.engine) || self.engine.type != 'custom'))",
+    "spec.model.draft is for models that generate text, and not for the engine type custom: remove it",
+)
+@rule(
+    "!has(self.model.draft) || !has(self.engine) || !has(self.engine.args) || self.engine.args.all(a, "
+    "!a.matches('^(--specul|--num-specul|--prompt-lookup|-sc)'))",
+    "spec.engine.args must not set flags of speculative decoding beside spec.model.draft: remove one of them",
+)
+@rule(
     "!has(self.engine) || !has(self.engine.speculation) || !has(self.model.task) || "
     "self.model.task in ['auto', 'generate']",
     "spec.engine.speculation is for models that generate text: remove it, or write spec.model.task: generate",

@@ -9,6 +9,8 @@ HTTP_PORT = 8000  # of every engine: NetworkPolicies, gateways and the metrics s
 MODEL_DIR = "/mnt/models"
 # Variables that LeaderWorkerSet sets in each pod of a group; Kubernetes puts them into arguments that have $(NAME).
 LEADER_ADDRESS, WORKER_INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+DRAFT_DIR = f"{MODEL_DIR}/draft"  # of the draft model, in the same volume
+DRAFT_FETCHED = f"{DRAFT_DIR}/current"
 FETCHED = f"{MODEL_DIR}/current"  # symbolic link to the folder of the model, which the fetcher makes for other engines
 USER_ID = 65532
 

@@ -1,6 +1,7 @@
 """SGLang: `/health` generates a token and takes up to 20 s, and SIGTERM waits for running requests without a limit."""
 
 from slipway_operator.manifests.engines.profile import (
+    DRAFT_FETCHED,
     HTTP_PORT,
     LEADER_ADDRESS,
     PRE_STOP_S,
@@ -16,6 +17,7 @@ from slipway_operator.manifests.engines.profile import (
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.inputs.pod_inputs import DRAFT
 
 COMMAND = ("python3", "-m", "sglang.launch_server")
 GROUP_PORT = 20000  # of the leader: the pods of a group meet there
@@ -64,10 +66,16 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
 
 def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
     """SGLang counts the row of the next token too, and has no ngram on other devices than NVIDIA's."""
-    speculation = snapshot.inputs.engine.speculation
+    speculation = snapshot.inputs.speculation
     if speculation is None:
         return ()
     rows = str(speculation.tokens + 1)
+    if speculation.method == DRAFT:  # one chain of drafts, without branches
+        return (
+            *("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", DRAFT_FETCHED),
+            *("--speculative-num-steps", str(speculation.tokens), "--speculative-eagle-topk", "1"),
+            *("--speculative-num-draft-tokens", rows),
+        )
     return "--speculative-algorithm", speculation.method.upper(), "--speculative-num-draft-tokens", rows
 
 

@@ -1,6 +1,7 @@
 """slipway-server: docs/contracts.md has its flags and its probes."""
 
 from slipway_operator.manifests.engines.profile import (
+    DRAFT_DIR,
     GRACE_MARGIN_S,
     HTTP_PORT,
     MODEL_DIR,
@@ -11,7 +12,7 @@ from slipway_operator.manifests.engines.profile import (
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.inputs.pod_inputs import CLASSIC
+from slipway_operator.model.inputs.pod_inputs import CLASSIC, DRAFT
 
 PROBE_PORT = 8001
 ADAPTERS_DIR = "/mnt/adapters"  # for every engine
@@ -56,7 +57,7 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
-    speculation = snapshot.inputs.engine.speculation
+    speculation = snapshot.inputs.speculation
     if speculation is None:
         return ()
     least, most = speculation.lookup_min, speculation.lookup_max
@@ -67,6 +68,8 @@ def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
         least = most
     lookups = (("--prompt-lookup-min", least), ("--prompt-lookup-max", most))
     given = [part for flag, value in lookups if value is not None for part in (flag, str(value))]
+    if speculation.method == DRAFT:
+        given = ["--speculative-draft-model", DRAFT_DIR]
     return "--speculation", speculation.method, "--num-speculative-tokens", str(speculation.tokens), *given
 
 

@@ -3,6 +3,7 @@
 import json
 
 from slipway_operator.manifests.engines.profile import (
+    DRAFT_FETCHED,
     GRACE_MARGIN_S,
     HTTP_PORT,
     LEADER_ADDRESS,
@@ -19,6 +20,7 @@ from slipway_operator.manifests.engines.profile import (
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.inputs.pod_inputs import DRAFT
 
 
 def profile(snapshot: Snapshot) -> EngineProfile:
@@ -71,11 +73,13 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
 
 def _speculation(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the configuration as JSON, with vLLM's own defaults for what the spec leaves out."""
-    speculation = snapshot.inputs.engine.speculation
+    speculation = snapshot.inputs.speculation
     if speculation is None:
         return ()
+    drafts = speculation.method == DRAFT
     config = {
-        "method": speculation.method,
+        "method": "draft_model" if drafts else speculation.method,
+        "model": DRAFT_FETCHED if drafts else None,
         "num_speculative_tokens": speculation.tokens,
         "prompt_lookup_max": speculation.lookup_max,
         "prompt_lookup_min": speculation.lookup_min,

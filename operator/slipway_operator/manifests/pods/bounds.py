@@ -17,7 +17,7 @@ from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY
 
-FETCHER = "fetch"  # name of the fetcher's container
+FETCHER, DRAFT_FETCHER = "fetch", "fetch-draft"  # names of the fetchers' containers
 PIN_DIR = "/etc/slipway/weights"
 STORAGE = "64Gi"  # default of spec.resources.storage for a model that is downloaded
 MEMORY = "128Mi"  # default request: under pressure a node first evicts pods without any request
@@ -50,14 +50,20 @@ def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, 
 
 
 def _init_container(container: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    if container["name"] == DRAFT_FETCHER:
+        limit = str(_storage_bytes(snapshot))
+        return _with_resources({**container, "args": [*container["args"], "--max-bytes", limit]}, snapshot)
     is_fetcher = container["name"] == FETCHER
     return _with_pin(_with_resources(container, snapshot), snapshot) if is_fetcher else container
 
 
 def storage_bytes(snapshot: Snapshot) -> int:
     """Return the bytes that a pod may use for the model's files; 0 when the model is not downloaded."""
-    inputs = snapshot.inputs
-    return floor(quantity.parse(inputs.resources.storage or STORAGE)) if inputs.model.is_downloaded else 0
+    return _storage_bytes(snapshot) if snapshot.inputs.model.is_downloaded else 0
+
+
+def _storage_bytes(snapshot: Snapshot) -> int:
+    return floor(quantity.parse(snapshot.inputs.resources.storage or STORAGE))
 
 
 def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
@@ -112,6 +118,11 @@ def _pin_volume(name: str, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _models_mib(snapshot: Snapshot) -> int:
-    """Return the size of the volume `models` in MiB: with a cache only the fetcher's marker is in it."""
-    in_pod = 0 if snapshot.inputs.model.cache_claim_name else storage_bytes(snapshot)
+    """Return the size of the volume `models` in MiB: with a cache only the fetcher's marker is in it.
+
+    The draft model is always in it, and shares the size with the model.
+    """
+    model = snapshot.inputs.model
+    in_pod = 0 if model.cache_claim_name else storage_bytes(snapshot)
+    in_pod = max(in_pod, _storage_bytes(snapshot) if model.draft else 0)
     return ceil(in_pod / _MIB) + MARKER_MIB

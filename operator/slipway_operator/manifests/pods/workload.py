@@ -1,12 +1,13 @@
 """The pods of a revision, and its ReplicaSet. A template is rendered once and never changed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from slipway_operator.api.inputs.model import HUB_TOKEN
 from slipway_operator.api.objects import Json
 from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
-from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
+from slipway_operator.manifests.engines.profile import DRAFT_DIR, MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods import adapter_loader, bounds, certificate, environment, model_cache, model_image
 from slipway_operator.model import labels
@@ -91,7 +92,7 @@ PROFILES = {
 def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
     pod = model_image.mounted(_pod_spec(snapshot, selector, profile_of(snapshot)), snapshot)
-    pod = model_cache.cached(pod, owner, snapshot)
+    pod = _with_draft(model_cache.cached(pod, owner, snapshot), snapshot)
     pod = bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
     pod = adapter_loader.with_loader(pod, owner, snapshot)
     return certificate.secured(pod) if snapshot.tls else pod
@@ -124,6 +125,18 @@ def _pod_spec(snapshot: Snapshot, selector: dict[str, str], profile: EngineProfi
 def _fetches(snapshot: Snapshot) -> bool:
     """Whether pods have a fetcher: not for a model in the image of another engine."""
     return snapshot.inputs.engine.type == SLIPWAY or not snapshot.inputs.model.uri.startswith("file://")
+
+
+def _with_draft(pod: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """Return the pod with a second fetcher, for the draft model; credentials are only for a source of the same kind."""
+    model = snapshot.inputs.model
+    if model.draft is None:
+        return pod
+    source = Model(model.draft.uri, model.name, model.draft.revision)
+    if source.scheme == model.scheme:
+        source = replace(source, secret=model.secret, object_store=model.object_store)
+    fetcher = _fetcher(replace(snapshot, inputs=replace(snapshot.inputs, model=source)), DRAFT_DIR)
+    return {**pod, "initContainers": [*pod.get("initContainers", ()), {**fetcher, "name": bounds.DRAFT_FETCHER}]}
 
 
 def _placement(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
@@ -179,7 +192,7 @@ def _pull_secrets(snapshot: Snapshot) -> dict[str, Any]:
     return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
-def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
+def _fetcher(snapshot: Snapshot, folder: str = MODEL_DIR) -> dict[str, Any]:
     model = snapshot.inputs.model
     revision = ["--revision", model.revision] if model.revision else []
     foreign = ["--any-engine"] if snapshot.inputs.engine.type != SLIPWAY else []
@@ -194,7 +207,7 @@ def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
         "name": "fetch",
         **_container(snapshot, snapshot.fetcher_image or snapshot.image, variables, read_only_root=True),
         "command": ["slipway-fetcher"],
-        "args": ["--uri", model.uri, *revision, *_store_flags(snapshot), "--dest", MODEL_DIR, *kinds],
+        "args": ["--uri", model.uri, *revision, *_store_flags(snapshot), "--dest", folder, *kinds],
         "resources": _resources(snapshot, with_accelerator=False),
     }
 

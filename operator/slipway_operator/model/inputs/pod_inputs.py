@@ -30,6 +30,7 @@ CLASSIC = ("predict", "classify", RERANK)  # tasks of a classic model
 WITHOUT_TORCH = ("onnx", "xgboost", "lightgbm", "skops")  # formats whose runtimes do without it
 NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
 NODE_CACHE_CLAIM = "slipway-model-cache"  # claim that the chart creates in each namespace with a node cache
+DRAFT = "draft"  # spec.engine.speculation.method
 SPECULATIVE_TOKENS = SpeculationSpec.model_fields["num_speculative_tokens"].default
 KEPT = 1024  # parsed records
 
@@ -69,6 +70,7 @@ class Model:
     object_store: ObjectStore = field(default_factory=ObjectStore)
     cache: str = NO_CACHE
     cache_claim: str | None = None  # claim of the user, with `cache: claim`
+    draft: "DraftSource | None" = None
 
     @property
     def scheme(self) -> str:
@@ -83,6 +85,14 @@ class Model:
     def cache_claim_name(self) -> str | None:
         """Name of the PersistentVolumeClaim with the cache; None without one."""
         return NODE_CACHE_CLAIM if self.cache == NODE_CACHE else self.cache_claim
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSource:
+    """Where the model is that drafts tokens."""
+
+    uri: str
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +198,11 @@ class PodInputs:
         # A pool's pods have an image of their own.
         return self.engine.type == SLIPWAY and self.has_pods
 
+    @property
+    def speculation(self) -> Speculation | None:
+        """What drafts tokens: as the spec has it, or the draft model where the spec names one alone."""
+        return self.engine.speculation or (Speculation(DRAFT) if self.model.draft else None)
+
     @cached_property
     def canonical(self) -> str:
         """The canonical JSON of the inputs; each reconcile compares it with the JSON of existing revisions."""
@@ -231,9 +246,13 @@ def _check_sharing(inputs: PodInputs) -> None:
 
 
 def _check_speculation(inputs: PodInputs) -> None:
-    speculation, engine = inputs.engine.speculation, inputs.engine.type
+    speculation, engine, draft = inputs.speculation, inputs.engine.type, inputs.model.draft
     if speculation is None:
         return
+    if (speculation.method == DRAFT) != bool(draft):
+        raise ValueError("spec.engine.speculation.method: draft and spec.model.draft go together: write both, or none")
+    if draft and (engine == CUSTOM or inputs.pool or inputs.model.task not in ("auto", "generate")):
+        raise ValueError("spec.model.draft is for language models of slipway, vllm and sglang: remove it")
     if engine == CUSTOM:
         raise ValueError("spec.engine.speculation is not for the engine type custom: remove it")
     if inputs.model.task not in ("auto", "generate"):
@@ -336,6 +355,7 @@ def _model(model: ModelSpec, default_name: str) -> Model:
         object_store=_object_store(model.object_store),
         cache=model.cache,
         cache_claim=model.cache_claim_name,
+        draft=DraftSource(model.draft.uri, model.draft.revision) if model.draft else None,
     )
 
 
@@ -500,6 +520,7 @@ def _model_to_dict(model: Model) -> dict[str, Any]:
         "objectStore": asdict(model.object_store),
         "cache": None if model.cache == NO_CACHE else model.cache,
         "cacheClaimName": model.cache_claim,
+        "draft": {"uri": model.draft.uri, "revision": model.draft.revision} if model.draft else None,
     }
 
 

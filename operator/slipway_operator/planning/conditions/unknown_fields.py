@@ -72,11 +72,13 @@ def _in_words(path: str, shown: str, name: str) -> str:
 
 
 def _nearest(path: str, shown: str, name: str) -> str | None:
-    """A sibling field with a similar name; or the only field of the same name elsewhere."""
+    """A sibling field with a similar name; or the only field of the same name elsewhere that is least deep."""
     if near := difflib.get_close_matches(name, sorted(_BELOW[path]), n=1):
         return _joined(shown, near[0])
     same = [field for field in FIELDS if field.rpartition(".")[2] == name]
-    return same[0] if len(same) == 1 else None
+    least = min((field.count(".") for field in same), default=0)
+    highest = [field for field in same if field.count(".") == least]
+    return highest[0] if len(highest) == 1 else None
 
 
 def _joined(path: str, name: str) -> str:

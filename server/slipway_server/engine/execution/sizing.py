@@ -12,6 +12,7 @@ from ...models.decoder import Decoder
 from ...models.devices import LoadError
 from ..messages import Start
 from ..scheduling.config import SchedulerConfig
+from ..scheduling.model_drafting import CATCH_UP_TOKENS
 from ..scheduling.scheduler import MAX_PROMPT_LOGPROBS
 from .memory import DeviceMemory, for_cache
 
@@ -41,22 +42,30 @@ def step_tokens(start: Start, device: torch.device) -> int:
     return max(start.step_tokens or default, start.slots + 1)
 
 
-def num_blocks_that_fit(decoder: Any, start: Start) -> int:
+def num_blocks_that_fit(decoder: Any, start: Start, draft: Decoder | None = None) -> int:
     """How many KV cache blocks fit into memory beside the weights. On a CPU, pages are allocated when first written.
+
+    `draft`: a draft model, whose cache has as many blocks.
 
     Raises:
         LoadError: a GPU has no room for any block.
     """
     kernels: Kernels = decoder.kernels
+    block_bytes = kernels.bytes_per_block + (draft.kernels.bytes_per_block if draft else 0)
     if kernels.device.type == "cpu":
-        return max(1, int(free_memory_bytes() * CPU_SHARE) // kernels.bytes_per_block)
+        return max(1, int(free_memory_bytes() * CPU_SHARE) // block_bytes)
     free, total = cuda.memory_bytes()
     step_bytes = int(free * FOREIGN_STEP_SHARE)
     if isinstance(decoder, Decoder):
         drafted = start.num_speculative_tokens if start.speculation != "none" else 0
         rows = start.slots * (1 + drafted) + MAX_PROMPT_LOGPROBS
         step_bytes = decoder.shape.step_bytes(step_tokens(start, kernels.device), rows, kernels.dtype.itemsize)
-    fit = for_cache(DeviceMemory(total, free), start.gpu_memory, step_bytes) // kernels.bytes_per_block
+    if (
+        draft
+    ):  # it runs before the step and never beside it, but its memory may be in fragments that the step cannot use
+        rows = start.slots + CATCH_UP_TOKENS
+        step_bytes += draft.shape.step_bytes(rows, start.slots, draft.kernels.dtype.itemsize)
+    fit = for_cache(DeviceMemory(total, free), start.gpu_memory, step_bytes) // block_bytes
     if fit < 2:  # one of them is the scratch block
         raise LoadError(
             f"The GPU has no room for keys and values beside the weights: of {total >> 20} MiB {free >> 20} are free, "

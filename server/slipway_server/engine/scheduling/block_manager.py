@@ -7,6 +7,8 @@ sequence can reuse. Cached blocks are evicted when no free block is left, the le
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
+import numpy
+
 from ..request import Request, Sequence
 from .block_hash import BlockHasher
 
@@ -19,6 +21,7 @@ class BlockManager:
         self._hasher, self._prefix_cache = hasher, prefix_cache
         self._free = list(range(num_blocks - 1, -1, -1))
         self._ref_counts = [0] * num_blocks
+        self.takes = numpy.zeros(num_blocks, numpy.int64)  # how often each block got a new content
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._block_of_hash: dict[bytes, int] = {}
         self.evictions = 0  # cached blocks that others got
@@ -133,6 +136,7 @@ class BlockManager:
         else:
             raise IndexError("no KV cache block is free")
         self._ref_counts[block] = 1
+        self.takes[block] += 1
         return block
 
     def _drop(self, block: int) -> None:

@@ -5,6 +5,7 @@ more token for each that is accepted. That gains where a step takes about as lon
 whose weights are read once for all rows; and it loses where each row takes its own time.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
@@ -110,6 +111,82 @@ def verified(drafts: Rows[int], rows: Rows[Sampled]) -> Sampled:
     )
 
 
+class Drafting(ABC):
+    """Decides on drafts of running sequences, and counts what became of them."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: tokens drafted of one sequence in one step."""
+        self.drafts = self.draft_tokens = self.accepted_tokens = 0
+        self._most = most
+        self._excluded: set[str] = set()
+        self._fit = StepFit(fade=STEP_FADE, least_variance=LEAST_VARIANCE)
+        self._until_control = CONTROL_EVERY
+
+    @abstractmethod
+    def propose(self, decoding: Rows[Sequence], room: int, *, prefills: bool) -> dict[str, tuple[int, ...]]:
+        """Drafts for the next step by request ID; sequences without one are missing.
+
+        `room`: the most drafted tokens in all. `prefills`: whether prompts wait for the rest of the step. A token may
+        be PENDING: `Drafter.draft` computes it before the step runs.
+        """
+
+    @abstractmethod
+    def acceptance(self, request_id: str) -> Acceptance | None:
+        """That of a sequence; None where nothing is kept of it."""
+
+    @abstractmethod
+    def drop_index(self, request_id: str) -> None:
+        """Frees the memory for a sequence that waits."""
+
+    def _is_control(self) -> bool:
+        self._until_control -= 1
+        if self._until_control:
+            return False
+        self._until_control = CONTROL_EVERY
+        return True
+
+    def _most_tokens(self, sequence: Sequence) -> int:
+        """The most tokens that may be drafted for it.
+
+        None with a grammar, whose mask is there for the next token only. And none that it could not return: the last
+        token of a response is always sampled.
+        """
+        sampling = sequence.request.sampling
+        if sampling is None or sampling.grammar or sequence.request.id in self._excluded:
+            return 0
+        return min(self._most, sampling.max_tokens - len(sequence.output) - 1)
+
+    def observe_verified(self, request_id: str, drafted: int, accepted: int) -> None:
+        """Counts a draft that was verified."""
+        self.drafts, self.draft_tokens = self.drafts + 1, self.draft_tokens + drafted
+        self.accepted_tokens += accepted
+        if acceptance := self.acceptance(request_id):
+            acceptance.observe(drafted, accepted)
+
+    def observe_step(self, batch: Iterable[ScheduledSequence], seconds: float) -> None:
+        """Adds what a step took, if it had answers only. `seconds`: without those in which drafts were computed."""
+        tokens = pairs = 0
+        for scheduled in batch:
+            if not scheduled.samples or scheduled.tokens != 1 + len(scheduled.drafts):
+                return
+            tokens, pairs = tokens + scheduled.tokens, pairs + scheduled.pairs
+        if not tokens:
+            return
+        if cost := self._fit.measured():
+            seconds = min(seconds, OUTLIER * cost.seconds(tokens, pairs))
+        self._fit.observe(tokens, pairs, seconds)
+
+    def exclude(self, request_id: str) -> None:
+        """Drafts nothing more for a sequence, whose drafts did harm."""
+        self.drop_index(request_id)
+        self._excluded.add(request_id)
+
+    def forget(self, request_id: str) -> None:
+        """Drops what is kept of a sequence that has ended."""
+        self.drop_index(request_id)
+        self._excluded.discard(request_id)
+
+
 @dataclass(slots=True)
 class _Drafted:
     """What is kept of a sequence."""
@@ -118,22 +195,15 @@ class _Drafted:
     acceptance: Acceptance = field(default_factory=Acceptance)
 
 
-class Drafting:
+class LookupDrafting(Drafting):
     """Drafts tokens of running sequences by prompt lookup."""
 
     def __init__(self, limits: DraftLimits) -> None:
-        self.drafts = self.draft_tokens = self.accepted_tokens = 0
+        super().__init__(limits.tokens)
         self._limits = limits
         self._drafted: dict[str, _Drafted] = {}
-        self._excluded: set[str] = set()
-        self._fit = StepFit(fade=STEP_FADE, least_variance=LEAST_VARIANCE)
-        self._until_control = CONTROL_EVERY
 
     def propose(self, decoding: Rows[Sequence], room: int, *, prefills: bool) -> dict[str, tuple[int, ...]]:
-        """Drafts for the next step by request ID; sequences without one are missing.
-
-        `room`: the most drafted tokens in all. `prefills`: whether prompts wait for the rest of the step.
-        """
         found = self._candidates(decoding)
         cost = self._fit.measured() if found else None
         if not found or (prefills and cost is None):
@@ -150,18 +220,11 @@ class Drafting:
             counts = [0] * len(found) if any(counts) else draft_counts(candidates, FREE, len(decoding), context, few)
         return {item.request.id: tokens[:count] for (item, tokens), count in zip(found, counts, strict=True) if count}
 
-    def _is_control(self) -> bool:
-        self._until_control -= 1
-        if self._until_control:
-            return False
-        self._until_control = CONTROL_EVERY
-        return True
-
     def _candidates(self, decoding: Rows[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
         found = []
         unindexed = WINDOW  # tokens that may be indexed for new sequences in this step
         for sequence in decoding:
-            if (count := self._most(sequence)) < 1:
+            if (count := self._most_tokens(sequence)) < 1:
                 continue
             drafted = self._drafted.get(sequence.request.id)
             if drafted is None:
@@ -177,51 +240,14 @@ class Drafting:
                 found.append((sequence, tokens))
         return found
 
-    def _most(self, sequence: Sequence) -> int:
-        """The most tokens that may be drafted for it.
-
-        None with a grammar, whose mask is there for the next token only. And none that it could not return: the last
-        token of a response is always sampled.
-        """
-        sampling = sequence.request.sampling
-        if sampling is None or sampling.grammar or sequence.request.id in self._excluded:
-            return 0
-        return min(self._limits.tokens, sampling.max_tokens - len(sequence.output) - 1)
-
     def _new(self, sequence: Sequence) -> _Drafted:
         tokens = sequence.tokens(0, sequence.length)
         return _Drafted(PromptLookup(tokens, least=self._limits.least, most=self._limits.most))
 
-    def observe_verified(self, request_id: str, drafted: int, accepted: int) -> None:
-        """Counts a draft that was verified."""
-        self.drafts, self.draft_tokens = self.drafts + 1, self.draft_tokens + drafted
-        self.accepted_tokens += accepted
-        if one := self._drafted.get(request_id):
-            one.acceptance.observe(drafted, accepted)
-
-    def observe_step(self, batch: Iterable[ScheduledSequence], seconds: float) -> None:
-        """Adds what a step took, if it had answers only."""
-        tokens = pairs = 0
-        for scheduled in batch:
-            if not scheduled.samples or scheduled.tokens != 1 + len(scheduled.drafts):
-                return
-            tokens, pairs = tokens + scheduled.tokens, pairs + scheduled.pairs
-        if not tokens:
-            return
-        if cost := self._fit.measured():
-            seconds = min(seconds, OUTLIER * cost.seconds(tokens, pairs))
-        self._fit.observe(tokens, pairs, seconds)
-
-    def exclude(self, request_id: str) -> None:
-        """Drafts nothing more for a sequence, whose drafts did harm."""
-        self._drafted.pop(request_id, None)
-        self._excluded.add(request_id)
+    def acceptance(self, request_id: str) -> Acceptance | None:
+        drafted = self._drafted.get(request_id)
+        return drafted.acceptance if drafted else None
 
     def drop_index(self, request_id: str) -> None:
         """Frees the memory for a sequence that waits: it is indexed again when it runs."""
         self._drafted.pop(request_id, None)
-
-    def forget(self, request_id: str) -> None:
-        """Drops what is kept of a sequence that has ended."""
-        self._drafted.pop(request_id, None)
-        self._excluded.discard(request_id)
