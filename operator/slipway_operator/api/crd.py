@@ -15,10 +15,13 @@ _HEADER = """\
 """
 
 
-def text(kind: type) -> str:
-    """The manifest, as it stands in crds/."""
+def text(kind: type, stored_only: bool = False) -> str:
+    """The manifest, as it stands in crds/. `stored_only`: without later versions, as in the chart."""
+    whole = manifest(kind)
+    if stored_only:
+        whole["spec"]["versions"] = whole["spec"]["versions"][:1]
     header = _HEADER.format(module=kind.__module__.replace(".", "/") + ".py")
-    return header + yaml.dump(manifest(kind), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return header + yaml.dump(whole, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 def manifest(kind: type) -> Node:

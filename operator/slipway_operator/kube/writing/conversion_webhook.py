@@ -1,7 +1,6 @@
 """The CRDs of two versions name the conversion webhook and serve v1beta1: the operator sees to both."""
 
 import base64
-from typing import Any
 
 from slipway_operator.api.objects import Object
 from slipway_operator.api.v1beta1.differences import BETA
@@ -31,28 +30,39 @@ async def register(client: Client, host: WebhookHost, ca: str) -> tuple[str, ...
         crd = await client.get(CUSTOM_RESOURCE_DEFINITIONS, None, name)
         if other := _other(crd, host):
             foreign.append(f"{name} names {other}")
-        elif operations := _operations(crd, host, ca):
-            await client.edit(CUSTOM_RESOURCE_DEFINITIONS, None, name, operations)
+        elif await _change(client, crd, _conversion(host, ca)):
             changed.append(name)
     if foreign:
         raise NotOurs("; ".join(foreign))
     return tuple(changed)
 
 
-def _operations(crd: Object, host: WebhookHost, ca: str) -> list[Any]:
-    """JSON Patch operations of what differs; empty: nothing does. A CRD without v1beta1 is of a former release."""
-    place = next((place for place, one in enumerate(crd["spec"]["versions"]) if one["name"] == BETA), None)
+async def _change(client: Client, crd: Object, conversion: Object) -> bool:
+    """Whether the CRD had to change. One without v1beta1 is of a former release, or of one that does not serve it."""
+    place = next((place for place, version in enumerate(crd["spec"]["versions"]) if version["name"] == BETA), None)
     if place is None:
-        return []
-    wanted = _conversion(host, ca)
-    operations: list[dict[str, Any]] = []
+        return False
     # First of all the webhook: v1beta1 without it would lose what has another name there.
-    if crd["spec"].get("conversion") != wanted:
-        operations.append({"op": "add", "path": "/spec/conversion", "value": wanted})
+    has_changed = crd["spec"].get("conversion") != conversion
+    if has_changed:
+        crd = await client.apply(CUSTOM_RESOURCE_DEFINITIONS, _applied(crd, conversion))
     if not crd["spec"]["versions"][place]["served"]:
-        operations.append({"op": "replace", "path": f"/spec/versions/{place}/served", "value": True})
-    same = {"op": "test", "path": "/metadata/resourceVersion", "value": crd["metadata"]["resourceVersion"]}
-    return [same, *operations] if operations else []
+        same = {"op": "test", "path": "/metadata/resourceVersion", "value": crd["metadata"]["resourceVersion"]}
+        served = {"op": "replace", "path": f"/spec/versions/{place}/served", "value": True}
+        await client.edit(CUSTOM_RESOURCE_DEFINITIONS, None, crd["metadata"]["name"], [same, served])
+        has_changed = True
+    return has_changed
+
+
+def _applied(crd: Object, conversion: Object) -> Object:
+    """What we apply, with all fields of `conversion` as ours too. Were the CA alone ours, a chart that has no webhook any more would
+    take away the others, and the API server refuses a CA alone."""
+    return {
+        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
+        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
+        "metadata": {"name": crd["metadata"]["name"], "resourceVersion": crd["metadata"]["resourceVersion"]},
+        "spec": {"conversion": conversion},
+    }
 
 
 def _conversion(host: WebhookHost, ca: str) -> Object:
