@@ -1,7 +1,7 @@
 """The chart's CRDs: v1alpha1 as in crds/, and v1beta1 as its differences from v1alpha1.
 
-Helm cannot read outside of the chart, and a symbolic link breaks on Windows checkouts. A release's Secret has the chart's files
-beside the manifest, within 1 MiB: the schemas are not there twice.
+Helm cannot read outside of the chart, and a symbolic link breaks on Windows checkouts. A release's Secret has the
+chart's files beside the manifest, within 1 MiB: the schemas are not there twice.
 """
 
 from collections.abc import Iterator, Mapping

@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class ConversionRoutes:
-    """`counted` gets the status of each response. What is posted is no secret of the operator, so that callers need no identity:
-    the answer is made of the request alone."""
+    """`counted` gets the status of each response.
+
+    Callers need no identity: the answer is made of the request alone, and shows nothing that they do not have.
+    """
 
     def __init__(self, counted: Counted) -> None:
         self._counted = counted

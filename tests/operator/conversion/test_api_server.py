@@ -12,6 +12,7 @@ from testkit import ROOT
 from testkit.cluster.api import Api
 from testkit.until import until
 from tests.operator.conversion.conftest import CRDS, HOST, Webhook
+from tests.support.api_server import install_crds
 from tests.support.tools import kubectl
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -136,6 +137,28 @@ def test_without_the_webhook_a_write_drops_the_managers_of_what_was_applied_in_v
     assert beta.merge(where(space, "v1alpha1"), {"spec": {"paused": True}}).ok
     obj = beta.get(where(space, "v1alpha1")).body
     assert managers(obj) == {} and obj["spec"] == STORED_SPEC | {"replicas": 1, "paused": True}
+
+
+def test_without_v1beta1_in_the_crd_all_objects_can_be_written(
+    beta: Api, beta_server: Path, webhook: Webhook, space: str
+) -> None:
+    """As the chart has it without operator.conversion. spec.conversion may stay: there is nothing to call it for."""
+    assert applied(beta, space, "v1beta1", BETA_SPEC).ok
+    assert beta.post(where(space, "v1alpha1", ""), manifest("v1alpha1", STORED_SPEC, "old"), fieldManager="git").ok
+    webhook.stop()
+    path = f"{CRDS}/modeldeployments.slipway.dev"
+    assert beta.merge(path, {"spec": {"versions": beta.get(path).body["spec"]["versions"][:1]}}).ok
+    try:
+        until(lambda: beta.get(where(space, "v1beta1")), "v1beta1 is gone", holds=lambda answer: answer.status == 404)
+        for name, left in (("chat", set()), ("old", {"git", "people"})):
+            written = beta.merge(where(space, "v1alpha1", name), {"spec": {"paused": True}}, fieldManager="people")
+            assert written.ok, written.message
+            assert written.body["spec"] == STORED_SPEC | {"replicas": 1, "paused": True}
+            assert set(managers(written.body)) == left, "those of what was applied in v1beta1 are gone"
+        again = applied(beta, space, "v1alpha1", STORED_SPEC)
+        assert again.ok and "git" in managers(again.body)
+    finally:
+        install_crds(beta_server)
 
 
 def test_an_operator_that_stands_by_answers_and_writes_nothing(

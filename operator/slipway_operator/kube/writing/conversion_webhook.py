@@ -43,8 +43,9 @@ async def _change(client: Client, crd: Object, conversion: Object) -> bool:
     if place is None:
         return False
     # First of all the webhook: v1beta1 without it would lose what has another name there.
-    has_changed = crd["spec"].get("conversion") != conversion
-    if has_changed:
+    has_changed = False
+    if crd["spec"].get("conversion") != conversion:
+        has_changed = True
         crd = await client.apply(CUSTOM_RESOURCE_DEFINITIONS, _applied(crd, conversion))
     if not crd["spec"]["versions"][place]["served"]:
         same = {"op": "test", "path": "/metadata/resourceVersion", "value": crd["metadata"]["resourceVersion"]}
@@ -55,8 +56,10 @@ async def _change(client: Client, crd: Object, conversion: Object) -> bool:
 
 
 def _applied(crd: Object, conversion: Object) -> Object:
-    """What we apply, with all fields of `conversion` as ours too. Were the CA alone ours, a chart that has no webhook any more would
-    take away the others, and the API server refuses a CA alone."""
+    """What we apply, with all fields of `conversion` as ours too.
+
+    Were the CA alone ours, a chart without the webhook would take away the rest, and the API server refuses a CA alone.
+    """
     return {
         "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
         "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
