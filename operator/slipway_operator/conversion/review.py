@@ -97,16 +97,16 @@ def _convert(request: _Request) -> Generator[None, None, list[Raw]]:
     group, _, version = request.desired_api_version.rpartition("/")
     if group != GROUP:
         raise NotConvertible(f"request.desiredAPIVersion {request.desired_api_version[:64]} is not of {GROUP}")
-    made, size = [], 0
+    objects, size = [], 0
     for place, raw in enumerate(request.objects):
         if (size := size + len(raw)) >= _STEP_BYTES:
             size = 0
             yield
         try:
-            made.append(_converted(bytes(raw), version))
+            objects.append(_converted(bytes(raw), version))
         except NotConvertible as error:
             raise NotConvertible(f"request.objects[{place}]: {error}") from None
-    return made
+    return objects
 
 
 def _converted(raw: bytes, version: str) -> Raw:

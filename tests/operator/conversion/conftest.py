@@ -53,14 +53,14 @@ class Webhook:
         async with Client(configuration, may_write=lambda: self._may_write) as client:
             certificate = ConversionCertificate(client, HOST)
             port = ConversionPort(self._port, certificate, self.statuses.append)
-            tasks = [asyncio.create_task(one.run()) for one in (certificate, port)]
+            tasks = [asyncio.create_task(component.run()) for component in (certificate, port)]
             self._end = end
             await end.wait()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        # TLS ends a connection in a few exchanges. A loop that ends before leaves sockets to the garbage collector, whose
-        # warning fails another test. asyncio has no public list of them, and one is the loop's own.
+        # TLS ends a connection in a few exchanges. A loop that ends before leaves sockets to the garbage collector, and
+        # its warning fails another test. asyncio has no public list of them; one is the loop's own.
         sockets: Any = self._loop
         await until_async(
             lambda: sockets._selector.get_map(), "all connections are closed", holds=lambda those: len(those) <= 1
@@ -99,8 +99,8 @@ def webhook(beta_server: Path, beta: Api, port: int) -> Iterator[Webhook]:
 
     CRDs that a former test left serve v1beta1 at once, and an empty list needs no conversion: its port says more.
     """
-    made = Webhook(beta_server, port)
-    made.start()
+    running = Webhook(beta_server, port)
+    running.start()
     until(lambda: _is_open(port), "the webhook listens")
     for plural in conversion_webhook.PLURALS:
         until(
@@ -108,8 +108,8 @@ def webhook(beta_server: Path, beta: Api, port: int) -> Iterator[Webhook]:
             f"v1beta1 of {plural} is served",
             holds=lambda answer: answer.ok,
         )
-    yield made
-    made.stop()
+    yield running
+    running.stop()
 
 
 def _is_open(port: int) -> bool:
@@ -120,6 +120,6 @@ def _is_open(port: int) -> bool:
 @pytest.fixture
 def space(beta: Api) -> str:
     """A namespace of its own for one test."""
-    made = beta.post("/api/v1/namespaces", {"metadata": {"generateName": "test-"}})
-    assert made.ok, made.message
-    return str(made.body["metadata"]["name"])
+    created = beta.post("/api/v1/namespaces", {"metadata": {"generateName": "test-"}})
+    assert created.ok, created.message
+    return str(created.body["metadata"]["name"])

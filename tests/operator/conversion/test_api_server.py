@@ -44,7 +44,9 @@ def manifest(version: str, spec: dict[str, Any], name: str = "chat") -> dict[str
 
 
 def managers(obj: dict[str, Any]) -> dict[str, str]:
-    return {one["manager"]: one["apiVersion"].partition("/")[2] for one in obj["metadata"].get("managedFields") or ()}
+    return {
+        item["manager"]: item["apiVersion"].partition("/")[2] for item in obj["metadata"].get("managedFields") or ()
+    }
 
 
 def applied(beta: Api, space: str, version: str, spec: dict[str, Any], manager: str = "git", **query: str) -> Any:
@@ -54,8 +56,8 @@ def applied(beta: Api, space: str, version: str, spec: dict[str, Any], manager: 
 
 
 def test_both_versions_show_one_object(beta: Api, webhook: Webhook, space: str) -> None:
-    made = applied(beta, space, "v1beta1", BETA_SPEC)
-    assert made.ok, made.message
+    written = applied(beta, space, "v1beta1", BETA_SPEC)
+    assert written.ok, written.message
     stored = beta.get(where(space, "v1alpha1")).body
     assert stored["spec"] == STORED_SPEC | {"replicas": 1} and stored["status"] == {"observedGeneration": -1}
     assert beta.get(where(space, "v1beta1")).body["spec"] == BETA_SPEC | {"replicas": 1}
@@ -102,7 +104,7 @@ def test_kubectl_applies_and_reads_both_versions(
 ) -> None:
     done = kubectl(beta_server, "-n", space, "apply", "-f", str(EXAMPLE))
     assert done.returncode == 0, done.stderr
-    names = [one["metadata"]["name"] for one in yaml.safe_load_all(EXAMPLE.read_text())]
+    names = [item["metadata"]["name"] for item in yaml.safe_load_all(EXAMPLE.read_text())]
     for version in ("v1alpha1", "v1beta1"):
         resource = f"modeldeployments.{version}.slipway.dev"
         shown = kubectl(beta_server, "-n", space, "get", resource, names[0], "-o", "yaml")

@@ -38,8 +38,8 @@ def test_objects_come_back_in_their_order() -> None:
     assert (answer["apiVersion"], answer["kind"]) == ("apiextensions.k8s.io/v1", "ConversionReview")
     response = answer["response"]
     assert (response["uid"], response["result"]) == ("u-1", {"status": "Success"})
-    assert [one["metadata"]["name"] for one in response["convertedObjects"]] == [str(number) for number in range(50)]
-    assert {one["spec"]["externalProviders"] for one in response["convertedObjects"]} == {"Allowed"}
+    assert [obj["metadata"]["name"] for obj in response["convertedObjects"]] == [str(number) for number in range(50)]
+    assert {obj["spec"]["externalProviders"] for obj in response["convertedObjects"]} == {"Allowed"}
 
 
 @pytest.mark.parametrize(

@@ -118,18 +118,19 @@ def converted(obj: Mapping[str, Any], version: str) -> dict[str, Any]:
     Raises:
         NotConvertible: for other kinds, groups and versions.
     """
-    kind, _, own = _identity(obj)
+    kind, _, present = _identity(obj)
     if version not in (STORED, BETA):
         raise NotConvertible(f"{kind} has no version {version[:64]}: there are {STORED} and {BETA}")
-    made: Any = {**obj, "apiVersion": f"{GROUP}/{version}"}
-    if own == version:
-        return dict(made)
-    for one in DIFFERENCES[kind]:
+    result: Any = {**obj, "apiVersion": f"{GROUP}/{version}"}
+    if present == version:
+        return dict(result)
+    for difference in DIFFERENCES[kind]:
         if version == BETA:
-            made = _moved(made, one.path, one.stored, one.beta, one.to_beta)
+            names, change = (difference.stored, difference.beta), difference.to_beta
         else:
-            made = _moved(made, one.path, one.beta, one.stored, one.to_stored)
-    return dict(made)
+            names, change = (difference.beta, difference.stored), difference.to_stored
+        result = _moved(result, difference.path, *names, change)
+    return dict(result)
 
 
 def as_stored(obj: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,62 +14,66 @@ def beta_version(kind: str, stored: Node) -> Node | None:
     """The version; None for a kind that has none. It is not served until something converts: see docs/api-policy.md."""
     if kind not in DIFFERENCES:
         return None
-    made = {**deepcopy(stored), "name": BETA, "served": False, "storage": False}
-    schema = made["schema"]["openAPIV3Schema"]
-    for one in DIFFERENCES[kind]:
-        _rewrite(schema, one)
-        _rename(schema, one)
-    own = schema["properties"]["apiVersion"]
-    own["description"] = own["description"].replace(f"{GROUP}/{STORED}", f"{GROUP}/{BETA}")
-    return made
+    beta = {**deepcopy(stored), "name": BETA, "served": False, "storage": False}
+    schema = beta["schema"]["openAPIV3Schema"]
+    for difference in DIFFERENCES[kind]:
+        _rewrite(schema, difference)
+        _rename(schema, difference)
+    api_version = schema["properties"]["apiVersion"]
+    api_version["description"] = api_version["description"].replace(f"{GROUP}/{STORED}", f"{GROUP}/{BETA}")
+    return beta
 
 
-def _rename(schema: Node, one: Difference) -> None:
+def _rename(schema: Node, difference: Difference) -> None:
     """Give the field its name and its values."""
     node = schema
-    for part in one.path:
+    for part in difference.path:
         node = node["items"] if part == ITEMS else node["properties"][part]
-    field = node["properties"][one.stored]
-    if one.words:
-        field = {"type": "string", "enum": [one.words.false, one.words.true], **_kept(field, "description")}
-    if one.description:
-        field["description"] = one.description
+    field = node["properties"][difference.stored]
+    if difference.words:
+        field = {
+            "type": "string",
+            "enum": [difference.words.false, difference.words.true],
+            **_kept(field, "description"),
+        }
+    if difference.description:
+        field["description"] = difference.description
     node["properties"] = {
-        one.beta if name == one.stored else name: field if name == one.stored else child
+        difference.beta if name == difference.stored else name: field if name == difference.stored else child
         for name, child in node["properties"].items()
     }
     if "required" in node:
-        node["required"] = [one.beta if name == one.stored else name for name in node["required"]]
+        node["required"] = [difference.beta if name == difference.stored else name for name in node["required"]]
 
 
 def _kept(field: Node, *names: str) -> Node:
     return {name: field[name] for name in names if name in field}
 
 
-def _rewrite(node: Any, one: Difference) -> None:
+def _rewrite(node: Any, difference: Difference) -> None:
     """Change all rules and texts of a schema that name the field."""
     if isinstance(node, list):
         for item in node:
-            _rewrite(item, one)
+            _rewrite(item, difference)
     if not isinstance(node, dict):
         return
     for name, value in node.items():
         if name == "rule" and isinstance(value, str):
-            node[name] = _rule(value, one)
+            node[name] = _rule(value, difference)
         elif name in _TEXTS and isinstance(value, str):
-            node[name] = _text(value, one)
+            node[name] = _text(value, difference)
         else:
-            _rewrite(value, one)
+            _rewrite(value, difference)
 
 
-def _rule(cel: str, one: Difference) -> str:
+def _rule(cel: str, difference: Difference) -> str:
     """A CEL rule that reads the field under its new name. A boolean is compared with its word."""
-    cel = re.sub(rf"\bhas\(([\w.]+)\.{one.stored}\)", rf"has(\1.{one.beta})", cel)
-    becomes = rf"(\1.{one.beta} == '{one.words.true}')" if one.words else rf"\1.{one.beta}"
-    return re.sub(rf"(?<![\w.])([\w.]+)\.{one.stored}\b", becomes, cel)
+    cel = re.sub(rf"\bhas\(([\w.]+)\.{difference.stored}\)", rf"has(\1.{difference.beta})", cel)
+    becomes = rf"(\1.{difference.beta} == '{difference.words.true}')" if difference.words else rf"\1.{difference.beta}"
+    return re.sub(rf"(?<![\w.])([\w.]+)\.{difference.stored}\b", becomes, cel)
 
 
-def _text(text: str, one: Difference) -> str:
-    for old, new in one.texts:
+def _text(text: str, difference: Difference) -> str:
+    for old, new in difference.texts:
         text = text.replace(old, new)
     return text
