@@ -7,6 +7,7 @@ from typing import Any
 
 import alerts_page  # beside this file
 import argocd_config
+import chart_crds
 import cli_reference
 import dashboards
 import draw_header
@@ -41,7 +42,16 @@ EXPERIMENT_CRD = CRD.with_name("experiments.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
 BAD_WHEN_TRUE = ROOT / "cli" / "slipway_cli" / "objects" / "bad_when_true.py"
 DRAW = ROOT / "server" / "slipway_server" / "kernels" / "c" / "draw.h"
-CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
+CRDS: dict[Path, type] = {
+    CRD: ModelDeployment,
+    TEMPLATE_CRD: AnalysisTemplate,
+    RUN_CRD: AnalysisRun,
+    ADAPTER_CRD: ModelAdapter,
+    POOL_CRD: ModelPool,
+    ROUTE_CRD: ModelRoute,
+    EXPERIMENT_CRD: Experiment,
+    TENANT_CRD: Tenant,
+}
 
 Node = dict[str, Any]
 
@@ -126,7 +136,6 @@ def outputs() -> dict[Path, str]:
     others += other_reference(crd.manifest(ModelPool), _POOL_HEADER)
     others += other_reference(crd.manifest(ModelAdapter), _ADAPTER_HEADER)
     others += other_reference(crd.manifest(AnalysisRun), _RUN_HEADER, parts=("spec", "status"))
-    # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
         ROOT / "docs" / "crd.md": reference(deployment) + others,
         alerts_page.PAGE: alerts_page.page(),
@@ -143,22 +152,8 @@ def outputs() -> dict[Path, str]:
         FIELDS: known_fields(deployment),
         BAD_WHEN_TRUE: bad_when_true(),
         DRAW: draw_header.page(),
-        CRD: crd.text(ModelDeployment),
-        CHART_CRDS / CRD.name: crd.text(ModelDeployment),
-        TEMPLATE_CRD: crd.text(AnalysisTemplate),
-        CHART_CRDS / TEMPLATE_CRD.name: crd.text(AnalysisTemplate),
-        RUN_CRD: crd.text(AnalysisRun),
-        CHART_CRDS / RUN_CRD.name: crd.text(AnalysisRun),
-        ADAPTER_CRD: crd.text(ModelAdapter),
-        CHART_CRDS / ADAPTER_CRD.name: crd.text(ModelAdapter),
-        POOL_CRD: crd.text(ModelPool),
-        CHART_CRDS / POOL_CRD.name: crd.text(ModelPool),
-        ROUTE_CRD: crd.text(ModelRoute),
-        CHART_CRDS / ROUTE_CRD.name: crd.text(ModelRoute),
-        EXPERIMENT_CRD: crd.text(Experiment),
-        CHART_CRDS / EXPERIMENT_CRD.name: crd.text(Experiment),
-        TENANT_CRD: crd.text(Tenant),
-        CHART_CRDS / TENANT_CRD.name: crd.text(Tenant),
+        **{path: crd.text(kind) for path, kind in CRDS.items()},
+        **chart_crds.files(CRDS),
     }
 
 

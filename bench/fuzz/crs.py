@@ -71,7 +71,7 @@ class Crd:
     """A CustomResourceDefinition, as `yaml` reads it."""
 
     def __init__(self, document: Json) -> None:
-        names, (version,) = document["spec"]["names"], document["spec"]["versions"]
+        names, version = document["spec"]["names"], document["spec"]["versions"][0]
         self.kind, self.plural = names["kind"], names["plural"]
         self.version = f"{document['spec']['group']}/{version['name']}"
         self._parts: Json = version["schema"]["openAPIV3Schema"]["properties"]

@@ -14,6 +14,7 @@ from slipway_operator.audit.runner import AuditRunner
 from slipway_operator.audit.trail import Trail
 from slipway_operator.component import Component
 from slipway_operator.control_api.server import ControlApi
+from slipway_operator.conversion.server import ConversionCertificate, ConversionPort
 from slipway_operator.experiments.runner import Deployments, ExperimentRunner
 from slipway_operator.fallbacks.runner import FallbackTargets
 from slipway_operator.fetching.reader import DownloadReader
@@ -41,6 +42,7 @@ from slipway_operator.metrics_api.scaling_runner import ScalingRunner
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.metrics_api.work_reader import WorkReader
 from slipway_operator.model.analysis.measure import SecretKey
+from slipway_operator.model.cluster.webhook_host import WebhookHost
 from slipway_operator.model_routes.runner import ModelRouteRunner, NameAccess
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.planning.decided import PlanSettings
@@ -116,6 +118,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         Pepper(client, settings.own_namespace, settings.key_pepper_secret) if settings.key_pepper_secret else None,
         _audit(process),
         _control_api(process),
+        *_conversion(process),
         LeaderLabel(client, settings.own_namespace, settings.identity, process.lease.held)
         if settings.leader_label
         else None,
@@ -273,6 +276,16 @@ def _control_api(process: Process) -> ControlApi | None:
         return None
     files = (settings.control_api_cert_file, settings.control_api_key_file)
     return ControlApi(process.client, settings.control_api_port, *files, process.metrics.control_called)
+
+
+def _conversion(process: Process) -> tuple[Component, ...]:
+    """The webhook that converts v1beta1; without use none of it."""
+    settings = process.settings
+    if not settings.conversion_service:
+        return ()
+    host = WebhookHost(settings.own_namespace, settings.conversion_service, settings.conversion_ca_secret)
+    certificate = ConversionCertificate(process.client, host)
+    return certificate, ConversionPort(settings.conversion_port, certificate, process.metrics.converted)
 
 
 def _registry(process: Process) -> RegistryRunner:

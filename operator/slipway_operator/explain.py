@@ -15,6 +15,7 @@ from slipway_contracts.api.times import format_time, parse_time
 from slipway_contracts.api.writing import to_json
 from slipway_operator.api.objects import Object
 from slipway_operator.api.pools.model_pool import ModelPoolStatus
+from slipway_operator.api.v1beta1.differences import as_stored
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.ownership import is_controlled_by
@@ -49,7 +50,8 @@ def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
         NotExplainable: when the file holds neither.
     """
     try:
-        documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
+        written = [document for document in yaml.safe_load_all(path.read_text()) if document]
+        documents = [as_stored(one) if isinstance(one, dict) else one for one in written]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise NotExplainable(f"{path} cannot be read: {error}") from error
     for document in documents:

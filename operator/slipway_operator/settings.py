@@ -271,6 +271,17 @@ class OperatorSettings(process.ProcessSettings):
     control_api_key_file: FilePath = Field(
         "", validate_default=True, description="PEM file with the private key of this certificate"
     )
+    conversion_service: Name = Field(
+        "",
+        description="Service in the own namespace through which the API server reaches the conversion webhook of "
+        "v1beta1, which the operator then names in the CRDs; without one v1beta1 is not served",
+    )
+    conversion_port: Port = Field(8445, description="port of the conversion webhook, by HTTPS, at every operator")
+    conversion_ca_secret: Name = Field(
+        "slipway-conversion-ca",
+        description="Secret in the own namespace with the authority of its certificate, made and rotated by the "
+        "operator",
+    )
     engine_metrics_pods: Annotated[int, Field(ge=0, le=10_000), Flag("N")] = Field(
         0,
         description="how many pods of ModelDeployments without an autoscaler are scraped too, every 10 s, for the "

@@ -86,6 +86,7 @@ OTHER: Values = {
     "operator.outbound.allowedCIDRs": ["10.96.0.0/12"],
     "operator.outbound.allowedHosts": ["*.tools.svc"],
     "operator.metricsApi.enabled": False,
+    "operator.conversion.enabled": True,
     "server.imagePullSecrets": [{"name": "registry"}],
     "server.image.repository": "mirror/server",
     "server.image.tag": "9",

@@ -12,6 +12,7 @@ from slipway_operator.api.v1alpha1.experiment import Experiment
 from slipway_operator.api.v1alpha1.model_adapter import ModelAdapter
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.model_route import ModelRoute
+from slipway_operator.api.v1beta1.differences import as_stored
 from slipway_operator.model.deployment.spec import Invalid, Spec, parse
 from testkit import ROOT
 from tests.crds.cases import CEL_CASES, SCHEMA_CASES
@@ -60,7 +61,7 @@ def test_objects_that_pass_the_rules_are_parsed(good: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda file: file.name)
 def test_examples_are_read_whole(file: Any) -> None:
-    objects = [one for one in yaml.safe_load_all(file.read_text()) if one and one["kind"] in KINDS]
+    objects = [as_stored(one) for one in yaml.safe_load_all(file.read_text()) if one and one["kind"] in KINDS]
     assert objects
     for one in objects:
         made = read(KINDS[one["kind"]], encoded(one))

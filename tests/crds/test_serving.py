@@ -27,7 +27,10 @@ RELEASE_STEPS = [
 ]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 # Those for GitOps tools are of kinds that this API server does not serve: tests/gitops/test_examples.py reads them.
-EXAMPLES = sorted(file for file in (ROOT / "examples").rglob("*.yaml") if file.parent.name != "gitops")
+# That of v1beta1 needs its webhook: tests/operator/conversion applies it.
+EXAMPLES = sorted(
+    file for file in (ROOT / "examples").rglob("*.yaml") if file.parent.name != "gitops" and file.stem != "v1beta1"
+)
 
 
 def test_objects_stay_as_they_were_written(api: Api) -> None:

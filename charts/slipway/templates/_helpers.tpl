@@ -133,6 +133,11 @@ of a cluster when it talks to one, or by --api-versions; without, as in `helm te
 {{- if and .Values.operator.metricsApi.enabled (not .Values.rbac.namespaces) -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether v1beta1 is served: CRDs are cluster-wide, so not with rights in some namespaces only. */}}
+{{- define "slipway.conversion" -}}
+{{- if and .Values.operator.conversion.enabled (not .Values.rbac.namespaces) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "slipway.metricsApiRole" -}}
 {{- printf "%s-%s-metrics-api" .Release.Namespace (include "slipway.fullname" .) -}}
 {{- end -}}

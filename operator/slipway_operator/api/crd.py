@@ -6,6 +6,8 @@ import yaml
 
 from slipway_contracts.api import markers
 from slipway_operator.api.schema import Node, structural
+from slipway_operator.api.v1beta1.differences import GROUP
+from slipway_operator.api.v1beta1.schema import beta_version
 
 _LABELS = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/part-of": "slipway"}
 _HEADER = """\
@@ -13,10 +15,13 @@ _HEADER = """\
 """
 
 
-def text(kind: type) -> str:
-    """The manifest, as it stands in crds/."""
+def text(kind: type, stored_only: bool = False) -> str:
+    """The manifest, as it stands in crds/. `stored_only`: without later versions, as in the chart."""
+    whole = manifest(kind)
+    if stored_only:
+        whole["spec"]["versions"] = whole["spec"]["versions"][:1]
     header = _HEADER.format(module=kind.__module__.replace(".", "/") + ".py")
-    return header + yaml.dump(manifest(kind), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return header + yaml.dump(whole, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 def manifest(kind: type) -> Node:
@@ -38,9 +43,16 @@ def manifest(kind: type) -> Node:
                 "shortNames": list(definition.short_names),
                 **({"categories": list(definition.categories)} if definition.categories else {}),
             },
-            "versions": [_version(kind, definition)],
+            "versions": _versions(kind, definition),
         },
     }
+
+
+def _versions(kind: type, definition: markers.Definition) -> list[Node]:
+    """The stored version first."""
+    stored = _version(kind, definition)
+    beta = beta_version(kind.__name__, stored) if definition.group == GROUP else None
+    return [stored, *([beta] if beta else [])]
 
 
 def _version(kind: type, definition: markers.Definition) -> Node:

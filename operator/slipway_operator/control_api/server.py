@@ -2,24 +2,20 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 
 from slipway_operator.component import Component
 from slipway_operator.control_api.app import ControlRoutes
 from slipway_operator.control_api.caller import CallerClient, open_session
 from slipway_operator.kube.client import Client
+from slipway_process.network import bounded_port
 from slipway_process.network.connections import ConnectionLimit, refusal
-from slipway_process.network.http_server import HttpRunner
 from slipway_process.network.mutual_tls import UnusableCertificate
 from slipway_process.network.port_tls import listener_context
 from slipway_process.supervisor import OnFailure
 
 RETRY_S = 5.0
-_SHUTDOWN_S = 2.0
-_KEEPALIVE_S = 15.0
 MOST_CONNECTIONS = 256
-_HANDSHAKE_S = 10.0  # a connection counts when its handshake is done
 _REFUSAL = refusal(b"Too many connections to the control API are open: close some, or wait, and try again.\n")
 
 log = logging.getLogger(__name__)
@@ -54,35 +50,6 @@ class ControlApi(Component):
         credentials = await self._client.credentials()
         async with open_session(credentials) as session:
             routes = ControlRoutes(CallerClient(session, credentials.server, credentials.proxy), self._counted)
-            runner = HttpRunner(
-                routes.application(),
-                ConnectionLimit(MOST_CONNECTIONS, _REFUSAL).connection,
-                access_log=None,
-                logger=_quiet(),
-                keepalive_timeout=_KEEPALIVE_S,
-                shutdown_timeout=_SHUTDOWN_S,
-            )
-            await runner.setup()
-            try:
-                await _listen(runner, self._port, context)
-            finally:
-                await runner.cleanup()
-
-
-async def _listen(runner: HttpRunner, port: int, context: ssl.SSLContext | None) -> None:
-    """Serves until it is cancelled. aiohttp's own site has no limit of a handshake's time but asyncio's minute."""
-    assert runner.server is not None
-    listener = await asyncio.get_running_loop().create_server(
-        runner.server, None, port, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S, backlog=128
-    )
-    try:
-        await asyncio.Event().wait()
-    finally:
-        listener.close()
-
-
-def _quiet() -> logging.Logger:
-    """aiohttp's own logger has a traceback for each malformed request: noise that a client controls."""
-    quiet = logging.getLogger("slipway_operator.control_api.http")
-    quiet.setLevel(logging.CRITICAL)
-    return quiet
+            limit = ConnectionLimit(MOST_CONNECTIONS, _REFUSAL)
+            name = "slipway_operator.control_api.http"
+            await bounded_port.serve(routes.application(), limit, self._port, context, name)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +31,7 @@ from slipway_operator.model.text import printable
 from slipway_process import pages
 
 Objects = list[Object]
+Body = Object | list[Mapping[str, Any]]  # an object, or the operations of a JSON Patch
 Query = list[tuple[str, str]]
 Keys = list[tuple[str, str]]
 OnWrite = Callable[[str, str], None]
@@ -48,6 +49,7 @@ SERVER_ERROR, NO_MANIFEST = 500, "failed to create typed patch object"
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _FIELD_MANAGER = ("fieldManager", labels.FIELD_MANAGER)
@@ -160,6 +162,13 @@ class Client:
         path = resource.path(namespace, name)
         return await self._write("patch", resource, "PATCH", path, [_FIELD_MANAGER], body, _MERGE)
 
+    async def edit(
+        self, resource: Resource, namespace: str | None, name: str, operations: Sequence[Mapping[str, Any]]
+    ) -> Object:
+        """Change parts of lists by JSON Patch: its `test` of resourceVersion is refused when the object has changed."""
+        path = resource.path(namespace, name)
+        return await self._write("patch", resource, "PATCH", path, [_FIELD_MANAGER], list(operations), _JSON_PATCH)
+
     async def replace(self, resource: Resource, body: Object) -> Object:
         """Replace an object that was read; raises Stale when it has changed since."""
         path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
@@ -252,7 +261,7 @@ class Client:
         method: str,
         path: str,
         query: Query,
-        body: Object,
+        body: Body,
         content: str = _JSON,
     ) -> Object:
         result = "ok"
@@ -273,7 +282,7 @@ class Client:
         method: str,
         path: str,
         query: Query | None = None,
-        body: Object | None = None,
+        body: Body | None = None,
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Object:
@@ -294,7 +303,7 @@ class Client:
         return answer
 
     async def _attempt(
-        self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
+        self, method: str, path: str, query: Query, body: Body | None, headers: dict[str, str]
     ) -> Object:
         try:
             async with self._slots:
@@ -306,7 +315,7 @@ class Client:
         return answer
 
     async def _send(
-        self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str]
+        self, method: str, path: str, query: Query, body: Body | None, headers: dict[str, str]
     ) -> tuple[int, str | None, Object]:
         # Checked right before sending: the process may have been suspended since the write was decided.
         if method == "GET":
@@ -324,7 +333,7 @@ class Client:
         return answer
 
     async def _exchange(
-        self, method: str, path: str, query: Query, body: Object | None, headers: dict[str, str], timeout_s: float
+        self, method: str, path: str, query: Query, body: Body | None, headers: dict[str, str], timeout_s: float
     ) -> tuple[int, str | None, Object]:
         request = await self._api.param_serialize(
             method=method,

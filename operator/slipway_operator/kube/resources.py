@@ -59,6 +59,9 @@ CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 NODES = Resource("v1", "Node", "nodes")
 NAMESPACES = Resource("v1", "Namespace", "namespaces")
 API_SERVICES = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices")
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions"
+)
 ACCESS_REVIEWS = Resource("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
 CLUSTER_ROLES = Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 

@@ -96,6 +96,12 @@ class Metrics:
             ["route", "status"],
             registry=self.registry,
         )
+        self._conversion_reviews = Counter(
+            "slipway_operator_conversion_reviews",
+            "Requests of the conversion webhook of v1beta1.",
+            ["status"],
+            registry=self.registry,
+        )
         self._measurements = Counter(
             "slipway_operator_measurements", "Measurements.", ["provider", "outcome"], registry=self.registry
         )
@@ -138,6 +144,10 @@ class Metrics:
     def control_called(self, route: str, status: int) -> None:
         """Count a request of the control API: `route` is list, create, get, traffic or other."""
         self._control_requests.labels(route, status).inc()
+
+    def converted(self, status: int) -> None:
+        """Count a request of the conversion webhook."""
+        self._conversion_reviews.labels(status).inc()
 
     def happened(self, events: Iterable[Event]) -> None:
         """Count Events, such as a veto (CanaryVetoed) or an end of a rollout."""

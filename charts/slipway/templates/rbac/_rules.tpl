@@ -146,6 +146,12 @@
   resources: [secrets]
   resourceNames: [{{ include "slipway.fullname" . }}-keys]
   verbs: [get, update]
+{{- if include "slipway.conversion" . }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ include "slipway.fullname" . }}-conversion-ca]
+  verbs: [get, update]
+{{- end }}
 {{- if .Values.tls.internal.enabled }}
 - apiGroups: [""]
   resources: [secrets]
@@ -237,6 +243,15 @@
   resources: [clusterroles]
   resourceNames: [{{ include "slipway.metricsApiRole" . }}]
   verbs: [get]
+{{- end -}}
+
+{{/* Only with operator.conversion. */}}
+{{- define "slipway.conversionRules" -}}
+# The CA of the conversion webhook goes into the CRDs of two versions.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames: [modeldeployments.slipway.dev, modeladapters.slipway.dev, modelroutes.slipway.dev, tenants.slipway.dev]
+  verbs: [get, patch]
 {{- end -}}
 
 {{/* A role and its binding: {root, component, name, suffix, kind prefix ("Cluster" or ""), namespace, rules}. */}}

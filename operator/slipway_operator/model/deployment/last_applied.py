@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from slipway_operator.api.objects import Json
+from slipway_operator.api.v1beta1.differences import as_stored
 
 ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 LONGEST = 65_536  # characters; the API server allows 256 KiB, and it is read in each reconcile
 
 
 def manifest(obj: Json) -> dict[str, Any]:
-    """Return the manifest; empty if none was applied or the annotation cannot be read."""
+    """Return the manifest in v1alpha1; empty if none was applied or the annotation cannot be read."""
     text = (obj["metadata"].get("annotations") or {}).get(ANNOTATION)
     if not text or len(text) > LONGEST:
         return {}
@@ -22,4 +23,4 @@ def manifest(obj: Json) -> dict[str, Any]:
         applied = msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return {}
-    return applied if isinstance(applied, dict) else {}
+    return as_stored(applied) if isinstance(applied, dict) else {}
