@@ -57,7 +57,7 @@ async def test_without_the_right_it_says_so():
 
 
 async def test_it_is_there_soon_after_the_lease_is_held(monkeypatch):
-    """The task begins before the operator has the lease, and nobody can make a key without the Secret."""
+    """The task begins before the operator has the lease, and without the Secret no key can be made."""
     monkeypatch.setattr(pepper, "FENCED_PAUSE_S", 0.001)
     server, tries = Server(), Counter()
     fail, server.failures["create"] = server._fail, Fenced("no lease yet")
