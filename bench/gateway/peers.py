@@ -125,9 +125,13 @@ def _metered(lane: str, start: Start) -> Sequence[str | Path]:
     return [sys.executable, "-m", "bench.gateway.metered", *_flags(lane, start), *tenants]
 
 
-def _flags(lane: str, start: Start) -> Sequence[str]:
-    """`lane`: of --plane: off, or required."""
-    routes_file(start.folder).write_text(json.dumps({"models": routes(start.upstream)}))
+def _routed(start: Start) -> Sequence[str | Path]:
+    return [sys.executable, "-m", "slipway_gateway", *_flags("required", start, rules(start.upstream))]
+
+
+def _flags(lane: str, start: Start, file: dict[str, object] | None = None) -> Sequence[str]:
+    """`lane`: of --plane: off, or required. `file`: the routes file; None: the one model alone."""
+    routes_file(start.folder).write_text(json.dumps(file or {"models": routes(start.upstream)}))
     flags = [f"--routes={routes_file(start.folder)}", "--host=127.0.0.1", f"--port={start.port}", "--drain-delay=0"]
     flags += ["--admin-host=127.0.0.1", "--admin-port=0", f"--grpc-port={start.grpc_port}"]
     if has_plane_flag():
@@ -147,6 +151,17 @@ def routes_file(folder: Path) -> Path:
 def routes(upstream: str) -> dict[str, object]:
     """Of the one model that all requests name."""
     return {MODEL: {"backends": [{"endpoints": [upstream]}]}}
+
+
+def rules(upstream: str) -> dict[str, object]:
+    """A routes file in which the name that all requests send has ten rules, of which the last one fits. They lead to a
+    model with prefix affinity and a cache, which keeps no response: the requests draw tokens by chance."""
+    matches = [[{"headers": [{"name": f"X-Team-{n}", "exact": "a"}]}] for n in range(6)]
+    matches += [[{"hasTools": True}], [{"hasImages": True}], [{"promptTokens": {"min": 100_000}}], []]
+    refs = [{"name": "base"}]
+    listed = [{"name": f"rule-{n}", "matches": fits, "backendRefs": refs} for n, fits in enumerate(matches)]
+    model = {"backends": [{"endpoints": [upstream]}], "prefixAffinity": True, "cache": {"ttlSeconds": 3600}}
+    return {"models": {"base": model}, "modelRoutes": {MODEL: {"rules": listed}}}
 
 
 # -- proxies
@@ -298,6 +313,8 @@ PEERS = {
              partial(_metered, "required"), _needs_plane_flag, key=KEY),
         Peer("plane-redis", "Slipway, compiled lane, with keys, limits at Redis and ledger", ("throughput",),
              partial(_metered, "required"), _needs_redis, key=KEY, needs_redis=True),
+        Peer("plane-routed", "Slipway, compiled lane, with ten rules, prefix affinity and a cache", ("throughput",),
+             _routed, _needs_plane_flag),
         _of_debian("nginx", (*FORWARDED, "tls"), nginx_environment(), _nginx),
         _of_debian("haproxy", FORWARDED, haproxy_environment(), _haproxy),
         _of_index("envoy", "Envoy", FORWARDED, ENVOY, _envoy_environment, _envoy),

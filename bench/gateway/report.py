@@ -24,6 +24,7 @@ NGINX_TIMES, NGINX_TIMES_KEYED, NGINX_TIMES_TLS = 0.7, 0.5, 0.5
 PEER_TIMES = {"sglang-router": 4.0, "aiohttp": 1.0}
 KEYS_US, REDIS_US, GRPC_US = 15.0, 60.0, 80.0
 REDIS = "plane-redis"  # the compiled lane with keys, and limits at Redis
+ROUTED, NGINX_TIMES_ROUTED = "plane-routed", 0.6  # with rules of a ModelRoute, prefix affinity and a cache
 EVENT_TIMES, ON_TIME = 1.3, 0.1
 ADDED_P50_MS, ADDED_P99_MS = 0.3, 0.5
 BUSY_TIMES, KIB_EACH = 1.5, 36.0
@@ -131,7 +132,7 @@ def _lost(rows: Sequence[Json], not_measured: Collection[str]) -> set[str]:
     A machine may have no compiled lane. One that was there in some part and not in another one has failed.
     """
     seen = {row["peer"] for row in rows}
-    compiled = {COMPILED, KEYED[COMPILED], REDIS} & seen
+    compiled = {COMPILED, KEYED[COMPILED], REDIS, ROUTED} & seen
     return {PYTHON, KEYED[PYTHON], SERVER, *compiled} & set(not_measured)
 
 
@@ -149,7 +150,7 @@ def lasting_bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
     if row := of.get("streams", of.lane):
         whole = row["open"] >= streams and not row["broken"]
         made.append(Bar("streams open at once, none broken", row["open"], f">= {streams}", whole))
-    ours = {*KEYED, *KEYED.values(), REDIS, SERVER}
+    ours = {*KEYED, *KEYED.values(), REDIS, ROUTED, SERVER}
     failed = sum(row.get("failed", 0) + row.get("broken", 0) for row in rows if row["peer"] in ours)
     return [*filter(None, made), Bar("requests that failed", failed, "<= 0", not failed)]
 
@@ -164,6 +165,8 @@ def compiled_bars(rows: Sequence[Json]) -> list[Bar]:
         _at_least("requests per CPU-second, times those of nginx", ratio(nginx_us, plain_us), NGINX_TIMES),
         _at_least("requests per CPU-second with keys, limits and ledger, times those of nginx",
                   ratio(nginx_us, keyed_us), NGINX_TIMES_KEYED),
+        _at_least("requests per CPU-second with ten rules, prefix affinity and a cache, times those of nginx",
+                  ratio(nginx_us, of.values("throughput", ROUTED)), NGINX_TIMES_ROUTED),
         _at_most("CPU time that keys, limits and the ledger add to a request, µs",
                  difference(keyed_us, plain_us), KEYS_US),
         _at_most("CPU time that keys, limits at Redis and the ledger add to a request, µs",
