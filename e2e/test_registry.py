@@ -1,14 +1,22 @@
-"""A real MLflow server and a real cluster: an alias that moves is a canary, and the verdict is a tag of the version."""
+"""A real MLflow server and a real cluster: an alias that moves is a canary, and the verdict is a tag of the version,
+signed."""
 
+import json
+import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from testkit import ROOT
 from testkit.cluster.deployment import START_S, Deployment, Json, canary, state_of, weights_of
 from testkit.cluster.installation import Installation
+from testkit.cluster.kube import SYSTEM
 from testkit.cluster.release import is_devcluster
 from testkit.load.closed import Load
 from testkit.until import until
@@ -19,11 +27,24 @@ pytestmark = pytest.mark.extended
 
 MODELS = ROOT / "examples" / "models"
 LOOK_S = 30.0  # the operator looks each ten seconds
-ALIAS = "champion"
+ALIAS, SIGNING_SECRET = "champion", "e2e-verdict-key"
 
 
 @pytest.fixture
-def server(slipway: Installation, namespace: str, tmp_path: Path) -> Iterator[Mlflow]:
+def public_key(slipway: Installation, tmp_path: Path) -> Iterator[Path]:
+    """The file with the public key of the Secret by which verdicts are signed."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    manifest = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SIGNING_SECRET}}
+    slipway.kube.apply(manifest | {"stringData": {"private.pem": private}}, SYSTEM)
+    path = tmp_path / "public.pem"
+    path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    yield path
+    slipway.kube.kubectl("delete", "secret", SIGNING_SECRET, "--namespace", SYSTEM)
+
+
+@pytest.fixture
+def server(slipway: Installation, namespace: str, public_key: Path, tmp_path: Path) -> Iterator[Mlflow]:
     """The tracking server of the release, on this machine."""
     if not is_devcluster(slipway.kube):
         pytest.skip("pods of a foreign cluster do not reach this machine")
@@ -33,7 +54,8 @@ def server(slipway: Installation, namespace: str, tmp_path: Path) -> Iterator[Ml
             slipway.kube.apply(manifest, namespace)
         try:
             about = {"url": f"http://{host}", "pollSeconds": 10, "writeVerdicts": "always"}
-            slipway.upgrade(registry={"mlflow": about})
+            signing = {"verdicts": {"signingSecret": {"name": SIGNING_SECRET}}}
+            slipway.upgrade(registry={"mlflow": about}, operator=signing)
             slipway.until_well()
             yield tracking
         finally:
@@ -62,7 +84,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.timeout(900, func_only=True)
 def test_a_moved_alias_is_promoted_and_a_broken_version_rolled_back(
-    server: Mlflow, deploy: Callable[..., Deployment], load: Callable[[Deployment], Load]
+    server: Mlflow, deploy: Callable[..., Deployment], load: Callable[[Deployment], Load], public_key: Path
 ) -> None:
     name = f"chat-{secrets.token_hex(3)}"
     broken = files_of(MODELS / "tiny-v2")
@@ -86,6 +108,9 @@ def test_a_moved_alias_is_promoted_and_a_broken_version_rolled_back(
     chat.promote()
     chat.until_stable(second)
     until(lambda: verdict(server, name, second, chat), "the verdict", 60, holds=lambda tag: tag == "promoted")
+    envelope = until(lambda: tag_of(server, name, second, chat, "statement"), "the signed verdict", 90)
+    stated = verified(envelope, public_key)["predicate"]
+    assert (stated["verdict"], stated["registry"]) == ("promoted", f"models:/{name}/{second}")
 
     server.move(name, ALIAS, third)
     rejected = chat.until("it is rejected", lambda status: state_of(status) == "Aborted", START_S + LOOK_S)
@@ -99,4 +124,20 @@ def test_a_moved_alias_is_promoted_and_a_broken_version_rolled_back(
 
 
 def verdict(server: Mlflow, name: str, version: str, chat: Deployment) -> str:
-    return server.tags(name, version).get(f"slipway.{chat.namespace}.{chat.name}.verdict", "")
+    return tag_of(server, name, version, chat, "verdict")
+
+
+def tag_of(server: Mlflow, name: str, version: str, chat: Deployment, tag: str) -> str:
+    return server.tags(name, version).get(f"slipway.{chat.namespace}.{chat.name}.{tag}", "")
+
+
+def verified(envelope: str, public_key: Path) -> dict[str, Json]:
+    """The statement in an envelope that the key has signed, as the command line shows it."""
+    path = os.pathsep.join(str(ROOT / part) for part in ("cli", "contracts", "process"))
+    done = subprocess.run(
+        [sys.executable, "-m", "slipway_cli", "verdict", "--file", "-", "--verify", str(public_key), "-o", "json"],
+        env=os.environ | {"PYTHONPATH": path}, input=envelope, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Json] = json.loads(done.stdout)
+    return found

@@ -48,6 +48,15 @@ class World:
             for number, port in enumerate(self.grpc_ports)
         ]
 
+    async def charged(self) -> tuple[int, int, int]:
+        """Requests, input and output tokens that both gateways have written until now."""
+        await self.flushed(time.monotonic())
+        rows = LedgerStore(self.ledger_url).usage(0, 1 << 30, "team-a")
+        requests, inputs, outputs = (
+            sum(row[name] for row in rows) for name in ("requests", "input_tokens", "output_tokens")
+        )
+        return requests, inputs, outputs
+
     async def flushed(self, since_s: float) -> None:
         """Returns when each gateway has written what it charged before."""
         for gate in self.gates:
@@ -113,7 +122,7 @@ async def check(folder: Path, clients: Sequence[Client], kinds: Sequence[str], c
         channels = [aio.insecure_channel(f"127.0.0.1:{port}") for port in made.grpc_ports]
         streamers, whole = [Streamer(made, client, channels) for client in clients], Received()
         await streamers[0].go_on({"model": "chat", "prompt": "In the beginning", "max_tokens": len(TOKENS)}, whole)
-        ends = [whole.done]
+        ends, charged = [whole.done], await made.charged()
         for number, kind in enumerate(kinds):
             # Each prompt is another one: the same bytes that two pods died of would be refused.
             prompt = f"In the beginning {number}"
@@ -121,11 +130,13 @@ async def check(folder: Path, clients: Sequence[Client], kinds: Sequence[str], c
             received = await streamers[number % len(clients)].disturbed(kind, start, chance)
             assert received.tokens == whole.tokens and received.done is not None
             ends.append(received.done)
-        await made.flushed(time.monotonic())
+            before, charged = charged, await made.charged()
+            once = (1, received.done[0], len(TOKENS))
+            added = tuple(now - then for now, then in zip(charged, before, strict=True))
+            assert all(part <= most for part, most in zip(added, once, strict=True)), (number, kind, added)
         for channel in channels:
             await channel.close()
-        rows = LedgerStore(made.ledger_url).usage(0, 1 << 30, "team-a")
-        charged = tuple(sum(row[name] for row in rows) for name in ("requests", "input_tokens", "output_tokens"))
+        charged = await made.charged()
         inputs = sum(done[0] for done in ends if done)
         assert charged == (len(ends), inputs, len(ends) * len(TOKENS))
 
