@@ -156,6 +156,7 @@ def routes(upstream: str) -> dict[str, object]:
 def rules(upstream: str) -> dict[str, object]:
     """A routes file in which the name that all requests send has ten rules, of which the last one fits. They lead to a
     model with prefix affinity and a cache, which keeps no response: the requests draw tokens by chance."""
+    matches: list[list[dict[str, object]]]
     matches = [[{"headers": [{"name": f"X-Team-{n}", "exact": "a"}]}] for n in range(6)]
     matches += [[{"hasTools": True}], [{"hasImages": True}], [{"promptTokens": {"min": 100_000}}], []]
     refs = [{"name": "base"}]
