@@ -59,5 +59,5 @@ def test_print_columns() -> None:
     shown = [column["name"].upper() for column in columns if not column.get("priority")]
     wide = [column["name"].upper() for column in columns if column.get("priority") == 1]
     assert shown == ["PHASE", "REASON", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
-    assert wide == ["MODEL", "ENDPOINT", "MESSAGE"]
+    assert wide == ["STANDBY", "MODEL", "ENDPOINT", "MESSAGE"]
     assert [column["name"] for column in columns if column["name"] != "Age" and not column.get("description")] == []

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -89,8 +88,9 @@ class CrashTracker:
         blamed = 0
         if reported or not passed:
             weight, tried = POISON if at_once else DEATH, state.suspect and on_trial
-            sent_s = state.sent_s if reported else -math.inf
-            blamed = self._suspects.blame(one, endpoint.url, weight, on_trial=tried, sent_s=sent_s)
+            blamed = self._suspects.blame(
+                one, endpoint.url, weight, on_trial=tried, sent_s=state.sent_s, reported=reported
+            )
         state.deaths = 1 if passed else state.deaths + 1
         self._suspect(one, state)
         if at_once and state.deaths == 1:

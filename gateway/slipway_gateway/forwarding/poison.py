@@ -6,7 +6,6 @@ other suspects in flight at that engine are not blamed once more. A request with
 so long, and each costs a server more than most before it can be refused.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection
 from hashlib import blake2b
@@ -20,7 +19,7 @@ LONG_BYTES = 64 << 10
 PASSED_EVENTS = 4
 REMEMBERED_S = 600.0
 MAX_SUSPECTS = MAX_ANSWERED = 4096
-# All requests at an endpoint see the death of its engine within this time.
+# All requests at an endpoint see the death of its engine within this time, and before it no other engine is up there.
 _SAME_DEATH_S = 2.0
 
 Key = tuple[str, str, int]
@@ -63,7 +62,8 @@ class Suspects:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._crashes: dict[bytes, tuple[int, float, Key]] = {}
-        self._died_s: dict[tuple[bytes, str], float] = {}  # when the same bytes were blamed for an endpoint's death
+        # By client: when the same bytes were last blamed for an endpoint's death.
+        self._died_s: FairMemory[str, tuple[bytes, str], float] = FairMemory(MAX_SUSPECTS)
         self._keys: Counter[Key] = Counter()
         self._trials: Counter[str] = Counter()
         self._blamed_s: dict[str, float] = {}
@@ -87,23 +87,35 @@ class Suspects:
             return 0
         return self._crashes.get(one.digest, (0, 0.0, one.key))[0]
 
-    def blame(self, one: Suspect, url: str, weight: int, *, on_trial: bool = False, sent_s: float = -math.inf) -> int:
+    def blame(
+        self,
+        one: Suspect,
+        url: str,
+        weight: int,
+        *,
+        on_trial: bool = False,
+        sent_s: float | None = None,
+        reported: bool = False,
+    ) -> int:
         """The engine at `url` died with a request in flight: blames the request, and returns its sum of weights.
 
         `weight`: DEATH, or POISON if one death is enough. `on_trial`: it was on trial there. `sent_s`: when it was sent
-        there, if the server itself reported the death and so is up. A server whose connections break, also those that
-        come next, is not up again within _SAME_DEATH_S.
+        there; None: now. `reported`: the server itself reported the death, and so is up. A server whose connections
+        break, also those of requests that are sent next, is not up again within _SAME_DEATH_S. The time of sending
+        counts: a busy gateway may see the end of a connection much later.
         """
         before, now_s = self.blamed(one), self._clock()
         self._blamed_s = {name: at for name, at in self._blamed_s.items() if now_s - at <= _SAME_DEATH_S}
-        self._died_s = {name: at for name, at in self._died_s.items() if now_s - at <= _SAME_DEATH_S}
-        if (one.digest, url) in self._died_s and sent_s <= self._died_s[one.digest, url]:
-            return before  # the same bytes were there twice: it is one death
+        died_s = self._died_s.get(one.client, (one.digest, url))
+        if died_s is not None:
+            up_s = died_s if reported else died_s + _SAME_DEATH_S
+            if (now_s if sent_s is None else sent_s) <= up_s:
+                return before  # the same bytes were there twice: it is one death
         if on_trial:
             self._blamed_s[url] = now_s
         elif before and (self._trials[url] or url in self._blamed_s):
             return before
-        self._died_s[one.digest, url] = now_s
+        self._died_s.put(one.client, (one.digest, url), now_s)
         self._note(one, before + weight, now_s)
         return before + weight
 

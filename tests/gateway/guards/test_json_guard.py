@@ -482,7 +482,7 @@ async def test_the_second_attempt_is_none_that_the_lane_has_sent(monkeypatch: py
 
     class Begun:
         id, ages_s, is_traced, was_idle, owner = "0" * 32, (0.0, 0.0), False, False, ""
-        was_cached, detached = None, 0
+        was_cached, detached, passed = None, 0, ()
 
         def detach(self) -> int | None:
             self.detached += 1
