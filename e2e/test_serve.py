@@ -21,7 +21,7 @@ from testkit.load.client import REVISION
 
 COLUMNS = ["NAME", "PHASE", "REASON", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
 ENFORCE = "pod-security.kubernetes.io/enforce"
-WIDE = [*COLUMNS, "MODEL", "ENDPOINT", "MESSAGE"]
+WIDE = [*COLUMNS, "STANDBY", "MODEL", "ENDPOINT", "MESSAGE"]
 CHAT: Any = [{"role": "user", "content": "In the beginning"}]
 
 

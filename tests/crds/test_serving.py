@@ -148,7 +148,7 @@ def test_kubectl_get_shows_the_columns(api: Api, api_server: Path, namespace: st
     assert header.split() == ["NAME", "PHASE", "REASON", "STEP", "WEIGHT", "READY", "STABLE", "CANARY", "AGE"]
     assert row.split()[:8] == ["chat", "Progressing", "Provisioning", "2/5", "25", "3/4", "abcdefgh22", "abcdefgh33"]
     header, row = kubectl(api_server, "-n", namespace, "get", "mdep", "-o", "wide").stdout.splitlines()
-    assert header.split()[9:] == ["MODEL", "ENDPOINT", "MESSAGE"]
+    assert header.split()[9:] == ["STANDBY", "MODEL", "ENDPOINT", "MESSAGE"]
     assert "http://gw/v1" in row
     assert "waiting for pods" in row
 
