@@ -355,20 +355,21 @@ async def _write_one(mlflow: MlflowClient, key: ObjectKey, verdict: VersionVerdi
 
 
 def tags_of(key: ObjectKey, verdict: VersionVerdict) -> Mapping[str, str]:
-    """The tags of a verdict: slipway.NAMESPACE.NAME.verdict, .reason and .at; and .statement once it is signed.
+    """The tags of a verdict in the order in which they are written: slipway.NAMESPACE.NAME.reason, .at, .statement once
+    it is signed, and .verdict last: who waits for it finds the others.
 
     Raises:
         RegistryError: the names are longer than MLflow takes.
     """
     begin = f"{answers.OWN_TAGS}{key[0]}.{key[1]}"
     tags = {
-        f"{begin}.verdict": verdict.verdict,
         f"{begin}.reason": answers.line(verdict.reason, LONGEST_REASON),
         f"{begin}.at": format_time(verdict.at),
     }
     # Whoever may change the record may have written it: it is no larger than the operator's own, and on one line.
     if 0 < len(verdict.statement) <= LONGEST_TAG and verdict.statement.isascii() and verdict.statement.isprintable():
         tags[f"{begin}.statement"] = verdict.statement
+    tags[f"{begin}.verdict"] = verdict.verdict
     if max(map(len, tags)) > LONGEST_KEY:
         raise RegistryError(registry.NOT_SUPPORTED, f"the name {begin!r} is longer than that of a tag may be")
     return tags
