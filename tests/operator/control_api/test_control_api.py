@@ -16,6 +16,7 @@ from slipway_operator.control_api.caller import Caller, CallerClient, open_sessi
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.metrics_api import certificate
+from slipway_process.network import bounded_port
 from testkit.until import until_async
 from tests.operator.integration.conftest import chat, client
 from tests.support.processes import cluster
@@ -262,7 +263,7 @@ async def test_one_address_leaves_connections_for_others(client, tmp_path, monke
 
 
 async def test_a_handshake_that_does_not_end_keeps_no_connection(client, tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "_HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(bounded_port, "HANDSHAKE_S", 0.5)
     port, (certificate_file, key_file) = reserve_port(), certificate_files(tmp_path)
     api = server.ControlApi(client, port, str(certificate_file), str(key_file), lambda route, status: None)
     running = asyncio.create_task(api.run())
