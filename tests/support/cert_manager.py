@@ -116,8 +116,10 @@ async def remove(client: Client) -> None:
             found = await client.get(CRDS, None, crd["metadata"]["name"])
             await client.delete(CRDS, None, crd["metadata"]["name"], found["metadata"]["uid"])
     for crd in crds():
-        gone = functools.partial(_is_gone, client, crd["metadata"]["name"])
-        await until_async(gone, f"{crd['metadata']['name']} is gone", 60)
+        gone = functools.partial(
+            _is_gone, client, crd["metadata"]["name"]
+        )  # an API server may wait a minute for watches of a kind that goes
+        await until_async(gone, f"{crd['metadata']['name']} is gone", 180)
 
 
 async def _is_gone(client: Client, crd: str) -> bool:
