@@ -116,9 +116,8 @@ async def remove(client: Client) -> None:
             found = await client.get(CRDS, None, crd["metadata"]["name"])
             await client.delete(CRDS, None, crd["metadata"]["name"], found["metadata"]["uid"])
     for crd in crds():
-        gone = functools.partial(
-            _is_gone, client, crd["metadata"]["name"]
-        )  # an API server may wait a minute for watches of a kind that goes
+        # An API server may wait a minute for watches of a kind that goes.
+        gone = functools.partial(_is_gone, client, crd["metadata"]["name"])
         await until_async(gone, f"{crd['metadata']['name']} is gone", 180)
 
 
