@@ -312,7 +312,7 @@ fn choose_target(
     let compiled = model_routes.into_iter().map(|(name, _, rules)| (name.clone(), Arc::new(public_route(name, rules))));
     let (routes, fields): (PublicRoutes, _) = (compiled.collect(), RequestFields::parse(body)?);
     let headers = borrowed(&listed);
-    let request = RoutedRequest { headers: &headers, tenant, fields: &fields, body_bytes: body.len() };
+    let request = RoutedRequest::new(&headers, tenant, &fields, body.len());
     let Some(first) = routes.get(&first) else { return Ok(None) };
     let chosen = public_names::choose_target(&routes, first, &request, key);
     let named = |one: &Arc<PassedRule>| (one.model_route.clone(), one.rule.clone());

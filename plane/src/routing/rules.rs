@@ -1,5 +1,7 @@
 //! Which rule of a ModelRoute a request fits.
 
+use std::cell::OnceCell;
+
 use super::router::HeaderMatch;
 use crate::wire::headers::Headers;
 use crate::wire::prompts;
@@ -7,14 +9,34 @@ use crate::wire::request_fields::RequestFields;
 
 const BYTES_PER_TOKEN: usize = 4;
 
-/// What rules look at.
-#[derive(Clone, Copy, Debug)]
+/// What rules look at. A prompt is searched once, however many rules and chains look at what it has.
+#[derive(Debug)]
 pub struct RoutedRequest<'a> {
-    pub headers: Headers<'a>,
-    /// Empty without one.
-    pub tenant: &'a str,
-    pub fields: &'a RequestFields<'a>,
-    pub body_bytes: usize,
+    headers: Headers<'a>,
+    tenant: &'a str,
+    fields: &'a RequestFields<'a>,
+    body_bytes: usize,
+    images: OnceCell<bool>,
+    code: OnceCell<bool>,
+}
+
+impl<'a> RoutedRequest<'a> {
+    /// `tenant`: empty without one.
+    pub fn new(headers: Headers<'a>, tenant: &'a str, fields: &'a RequestFields<'a>, body_bytes: usize) -> Self {
+        RoutedRequest { headers, tenant, fields, body_bytes, images: OnceCell::new(), code: OnceCell::new() }
+    }
+
+    fn has_tools(&self) -> bool {
+        prompts::has_tools(self.fields)
+    }
+
+    fn has_images(&self) -> bool {
+        *self.images.get_or_init(|| prompts::has_images(self.fields))
+    }
+
+    fn has_code(&self) -> bool {
+        *self.code.get_or_init(|| prompts::has_code(self.fields))
+    }
 }
 
 /// A rule needs what Python alone knows of a request: the time of day, or what a classifier predicts.
@@ -72,16 +94,12 @@ impl RouteMatch {
     }
 
     fn fits_body(&self, request: &RoutedRequest<'_>) -> bool {
-        let fields = request.fields;
-        let has = |wanted: Option<bool>, has: fn(&RequestFields<'_>) -> bool| {
-            wanted.is_none_or(|wanted| wanted == has(fields))
-        };
-        let bytes = || prompts::prompt_bytes(fields, request.body_bytes);
+        let bytes = || prompts::prompt_bytes(request.fields, request.body_bytes);
         self.prompt_bytes.is_none_or(|range| is_in(range, bytes()))
             && self.prompt_tokens.is_none_or(|range| is_in(range, tokens_of(bytes())))
-            && has(self.has_tools, prompts::has_tools)
-            && has(self.has_images, prompts::has_images)
-            && has(self.has_code, prompts::has_code)
+            && self.has_tools.is_none_or(|wanted| wanted == request.has_tools())
+            && self.has_images.is_none_or(|wanted| wanted == request.has_images())
+            && self.has_code.is_none_or(|wanted| wanted == request.has_code())
     }
 }
 
@@ -134,7 +152,7 @@ mod tests {
     fn selected(rules: &[Vec<RouteMatch>], tenant: &str) -> Result<Option<usize>, Unknown> {
         let headers = [httparse::Header { name: "X-App", value: b"ide-1" }];
         let fields = RequestFields::parse(br#"{"prompt":"12345","tools":[]}"#).unwrap();
-        let request = RoutedRequest { headers: &headers, tenant, fields: &fields, body_bytes: 30 };
+        let request = RoutedRequest::new(&headers, tenant, &fields, 30);
         select(rules.iter().map(Vec::as_slice), &request)
     }
 
@@ -155,6 +173,16 @@ mod tests {
         assert_eq!(selected(&[vec![timed("a")], vec![]], "b"), Ok(Some(1)));
         assert_eq!(selected(&[vec![timed("a")], vec![]], "a"), Err(Unknown));
         assert_eq!(selected(&[vec![timed("a"), of_tenant("a")], vec![]], "a"), Ok(Some(0)));
+    }
+
+    #[test]
+    fn a_prompt_is_searched_once_for_all_rules() {
+        let fields = RequestFields::parse(br#"{"prompt":"```"}"#).unwrap();
+        let request = RoutedRequest::new(&[], "", &fields, 16);
+        let wants = RouteMatch { has_code: Some(false), has_images: Some(true), ..RouteMatch::default() };
+        assert_eq!(select([std::slice::from_ref(&wants); 64], &request), Ok(None));
+        // The second condition is not looked at where the first one does not hold.
+        assert_eq!((request.images.get(), request.code.get()), (Some(&false), None));
     }
 
     #[test]

@@ -171,7 +171,7 @@ pub fn prepare(lane: &Lane, framed: Framed, request: &[u8], id: &str, owner: &st
     let names = Names::of(lane, identity.as_ref(), listed, &fields, owner);
     let key = sticky_key(listed, &fields, request_id, settings.sticky, &names.session);
     let tenant = identity.as_ref().map_or("", |one| &one.tenant.name);
-    let routed = RoutedRequest { headers: listed, tenant, fields: &fields, body_bytes: body.len() };
+    let routed = RoutedRequest::new(listed, tenant, &fields, body.len());
     let Destination { route, passed, table } = destination(lane, model, identity.as_ref(), &routed, &key)?;
     if let Some(identity) = &identity {
         admits(identity, &route)?;
